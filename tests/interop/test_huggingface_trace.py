@@ -7,7 +7,18 @@ import pytest
 import torch
 
 import regard
-from regard.see import Edits, HeadOff, Swap, Weight, ascii, compare
+from regard.see import (
+    Edits,
+    HeadOff,
+    Swap,
+    Weight,
+    ablate_heads,
+    ascii,
+    attribute_tokens,
+    compare,
+    logit_lens,
+    value_zeroing,
+)
 from regard.see.plots.attention_maps import view_trace
 from regard.serve.model_store import ModelStore
 from tests.cli.commands import assert_done, assert_refused
@@ -193,3 +204,30 @@ def test_unsafe_folders_are_refused_before_anything_is_loaded(folders, tmp_path)
 def test_without_transformers_one_line_says_how_to_get_it(folders, monkeypatch):
     monkeypatch.setattr("regard.interop.huggingface.checkpoint.find_spec", lambda name: None)
     assert_refused(command("look", folders["BERT"], SENTENCE), "a Hugging Face model needs transformers; pip install")
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma 3", "Marian", "T5"])
+def test_the_methods_that_explain_hold_for_models_of_transformers(name):
+    trace = traced(name, **({"target": "the cat sleeps"} if name in PAIRS else {}))
+    site = trace.attention_names[-1]
+    after = regard.trace(
+        trace.request.task_model.model.model,
+        make_tokenizer(ends=name in PAIRS),
+        SENTENCE,
+        edits=Edits(off=(HeadOff(site, 1),)),
+        **({"target": "the cat sleeps"} if name in PAIRS else {}),
+    )
+    heads = ablate_heads(trace, 1)
+    before, without = (
+        each.predictions.logits[1].double().log_softmax(-1)[heads.target.option] for each in (trace, after)
+    )
+    assert float(heads.effects[site][1]) == pytest.approx(float(before - without), abs=1e-5)
+    tokens = attribute_tokens(trace, 1, steps=128)
+    assert tokens.difference is not None
+    assert tokens.total == pytest.approx(tokens.difference, abs=0.02 * max(1.0, abs(tokens.difference)))
+    lens = logit_lens(trace)
+    assert len(lens.layers) == 2
+    assert torch.equal(lens.logits[-1], trace.predictions.logits)
+    for mixed in value_zeroing(trace).values():
+        assert mixed.sum(-1).allclose(torch.ones(len(mixed)), atol=1e-5)
+        assert mixed.std() > 0

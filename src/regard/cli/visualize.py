@@ -14,12 +14,14 @@ from regard.cli.options import (
     PartsOption,
     load_parts,
     with_option_groups,
+    with_progress,
     writable_file,
 )
 from regard.tasks.registry import ViewRequest, get_commands, get_task, task_of_run
 
 if TYPE_CHECKING:
     from regard.see.plots.panels import View
+    from regard.see.trace import Trace
     from regard.serve.trace_cache import CachedTrace
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
@@ -105,6 +107,8 @@ def look(
     head: Annotated[str | None, typer.Option(help="LAYER:HEAD; default: the best alignment heads.")] = None,
     all_heads: Annotated[bool, typer.Option("--all-heads", "--every", help="All layers and heads.")] = False,  # noqa: FBT002
     word: Annotated[str | None, typer.Option(help="Attribute this word's output to the input words.")] = None,
+    method: Annotated[str | None, typer.Option(help="Explain a prediction: heads, lens, rollout, ...")] = None,
+    row: Annotated[int, typer.Option(help="Which prediction --method explains, from 0; -1 is the last.")] = -1,
     save: Annotated[
         Path | None, typer.Option(help="Write a plot (.png, .svg, .pdf), a page (.html) or numbers (.npz, .csv).")
     ] = None,
@@ -128,6 +132,8 @@ def look(
 
     Example: `regard look run "the man carries the light box" --word light --no-page`
 
+    Example: `regard look run "the black cat ate the mouse" --method heads --row 1`
+
     Example: `regard look transformer "the black cat ate the mouse" --compare bahdanau`
 
     Example: `regard look shapes image.png --save overlay.png`
@@ -136,7 +142,7 @@ def look(
     """
     from regard import see
 
-    save, opens = save and writable_file(save), page and sys.stdout.isatty() and save is None
+    save, opens = save and writable_file(save), page and sys.stdout.isatty() and save is None and method is None
     if all_heads and (head or word):
         raise ValueError("--all-heads shows all heads and words; leave it out, or --head and --word")
     if text is None and not opens:
@@ -150,7 +156,10 @@ def look(
         raise ValueError(f"{model} is for the task {task.name!r}, and answers no questions; give one text")
     if text is not None:
         request = ViewRequest(head, all_heads, word, target, beam, max_length, question)
-        output, view = view_input(task, task_model, model, text, request)
+        if method is not None:
+            output, view = explain_input(task, task_model, text, request, method, row)
+        else:
+            output, view = view_input(task, task_model, model, text, request)
         typer.echo(f"{output}\n\n{see.ascii(view)}")
         if save and save.suffix.lower() in EXPORT_SUFFIXES:
             cached = cached_trace(task, task_model, model, text, request)
@@ -176,19 +185,34 @@ def view_input(
     return view_trace(trace, model, request.head, all_heads=request.all_heads)
 
 
+def explain_input(
+    task: "Task", task_model: "PretrainedModel", text: str, request: ViewRequest, method: str, row: int
+) -> "tuple[str, View]":
+    """What a method finds of a prediction; see `regard.see.methods`."""
+    from regard.see.plots.method_views import method_view
+
+    trace = trace_request(task, task_model, text, request)
+    return trace.output_text, method_view(trace, method, row, with_progress)
+
+
 # --- exports: a page, or numbers, in a file ---
 
 
 def cached_trace(
     task: "Task", task_model: "PretrainedModel", model: Path, text: str, request: ViewRequest
 ) -> "CachedTrace":
-    from regard.see import trace_model
     from regard.serve.trace_cache import CachedTrace
 
-    beam = request.beam if {"target", "beam"} <= {*task.inputs.options} else None
-    trace = trace_model(task_model, text, question=request.question, target=request.target, beam=beam)
+    trace = trace_request(task, task_model, text, request)
     title = Path(text).name if task.inputs.kind in ("image", "audio") else text
     return CachedTrace("copy", model.resolve().name, trace, title, model)
+
+
+def trace_request(task: "Task", task_model: "PretrainedModel", text: str, request: ViewRequest) -> "Trace":
+    from regard.see import trace_model
+
+    beam = request.beam if {"target", "beam"} <= {*task.inputs.options} else None
+    return trace_model(task_model, text, question=request.question, target=request.target, beam=beam)
 
 
 def write_export(cached: "CachedTrace", head: str | None, save: Path) -> Path:

@@ -125,13 +125,18 @@ class Trace:
     image: UInt8[Tensor, "c h w"] | None = None  # as the model was given it
     output_ids: tuple[int, ...] | None = None  # ids of the text that was generated, or read to be gone on with
     forced_steps: int = 0  # steps whose tokens were not chosen: a prompt's, or a target's
+    encoded: EncodedInput = field(default=EncodedInput((), {}, ()), repr=False)  # as the model read it
 
     def site(self, name: str) -> AttentionSite:
         """An attention by its name; a gate has no heads and is found in `sites`."""
         if not isinstance(found := self.sites.get(name), AttentionSite):
-            there = [name for name, site in self.sites.items() if isinstance(site, AttentionSite)]
-            raise ValueError(f"there is no site {name!r:.80}; there are {', '.join(there) or 'none'}")
+            raise ValueError(f"there is no site {name!r:.80}; there are {', '.join(self.attention_names) or 'none'}")
         return found
+
+    @property
+    def attention_names(self) -> list[str]:
+        """Of the sites that are attentions, and no gates."""
+        return [name for name, site in self.sites.items() if isinstance(site, AttentionSite)]
 
     def word_weights(self, name: str, head: int) -> Float[Tensor, "words other_words"]:
         """The weights of one head between words."""
@@ -276,6 +281,7 @@ def build_trace(request: TraceRequest) -> Trace:
         encoded.image,
         encoded.output_ids,
         encoded.forced_steps,
+        encoded,
     )
     return number_undeclared_axes(trace)
 

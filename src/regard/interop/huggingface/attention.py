@@ -108,13 +108,13 @@ def show_call(
     weights: list[Tensor | None] = []
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
-        output, own = function(module, query, key, value, attention_mask, **given)
+        output, own = function(module, q, k, v, attention_mask, **given)
         weights.append(own)
         return output.transpose(1, 2)
 
     attachment.shown.add(module)
     output = core(query, key, value, call.recipe(index), q_index=index, kernel=kernel)
-    return output.transpose(1, 2).contiguous(), weights[0]
+    return output.transpose(1, 2).contiguous(), weights[0] if weights else None  # a hook may bring its own kernel
 
 
 # --- one call as a recipe ---

@@ -1,0 +1,926 @@
+"""Explanation methods: from what was attended to, to what it did to a prediction.
+
+    trace = trace_model("run", "the black cat ate the mouse")
+    ablate_heads(trace, row=0)                       what each head is worth: the loss of log-probability without it
+    attribute_tokens(trace, row=0)                   integrated gradients: what each token adds to a logit
+    patch_activations(trace, other, row=0)           where two inputs begin to differ in what is predicted
+    logit_lens(trace, row=0)                         what each layer would have predicted
+
+Every method runs the traced model again on the same inputs, with hooks: no model is copied or changed. They hold for
+our models, and for those of Hugging Face and torch wherever a trace does; what a model does not have is refused.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regard.attention import AttentionCall, MultiHeadAttention
+from regard.attention.core import RecordedCall, find_sites, hook_attention, hook_modules, record_steps
+from regard.decode.search import inference_mode
+from regard.interop import ForeignModel
+from regard.layers.embedding import Embedding
+from regard.layers.sublayers import Residual
+from regard.see.sites import AttentionSite
+from regard.see.trace import Trace
+from regard.tasks.protocol import ProgressBar, no_progress
+
+# --- what is explained ---
+
+
+@dataclass(frozen=True)
+class PredictionTarget:
+    """One option of one row of a trace's predictions, whose logit or log-probability is explained.
+
+    Examples:
+        >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> ablate_heads(trace, row=3).target.row  # the option is the one that the model prefers there
+        3
+    """
+
+    row: int
+    option: int
+    name: str
+
+
+def prediction_target(trace: Trace, row: int = -1, option: int | None = None) -> PredictionTarget:
+    """By default the last row, and the option that the model prefers there."""
+    rows = len(trace.predictions.rows)
+    if not -rows <= row < rows:
+        raise ValueError(f"there is no row {row}; they are counted from 0 to {rows - 1}")
+    logits = trace.predictions.logits[row]
+    if option is not None and not 0 <= option < len(logits):
+        raise ValueError(f"there is no option {option}; they are counted from 0 to {len(logits) - 1}")
+    chosen = int(logits.argmax()) if option is None else option
+    return PredictionTarget(row % rows, chosen, trace.predictions.option_name(chosen))
+
+
+def run_again(trace: Trace) -> Float[Tensor, "rows options"]:
+    """The logits of the traced model for the traced input, under whatever hooks are set."""
+    request = trace.request
+    return request.task.forward(request.task_model.model, trace.encoded).float()
+
+
+def log_probability(trace: Trace, target: PredictionTarget) -> float:
+    return float(run_again(trace)[target.row].double().log_softmax(-1)[target.option])
+
+
+@contextmanager
+def frozen_model(trace: Trace) -> Iterator[nn.Module]:
+    """The traced model in eval mode and without gradients, edited as in the trace."""
+    model = trace.request.task_model.model
+    with inference_mode(model), trace.request.edited():
+        yield model
+
+
+# --- attention through layers ---
+
+
+def self_attention_stack(trace: Trace, axis: str | None = None) -> list[AttentionSite]:
+    """The self-attentions over one axis, in their order; by default those of the axis with the most of them."""
+    sites = [trace.site(name) for name in trace.attention_names]
+    own = [site for site in sites if site.site_name.queries == site.site_name.keys and site.shape[0] == site.shape[1]]
+    axes = [site.site_name.keys for site in own]
+    if not axes:
+        raise ValueError("this model has no self-attention, so nothing flows from layer to layer")
+    axis = max(axes, key=axes.count) if axis is None else axis
+    if axis not in axes:
+        raise ValueError(f"no self-attention is over {axis!r}; there are {', '.join(dict.fromkeys(axes))}")
+    return [site for site in own if site.site_name.keys == axis]
+
+
+def mean_weights(site: AttentionSite) -> Float[Tensor, "i j"]:
+    return torch.stack([site.token_weights(head) for head in range(site.heads)]).mean(0)
+
+
+def mixing_matrices(trace: Trace, axis: str | None) -> list[Float[Tensor, "i j"]]:
+    """Of each layer ½ A + ½ I: half of a state is what was attended to, half went around (Abnar & Zuidema 2020)."""
+    found = [mean_weights(site) for site in self_attention_stack(trace, axis)]
+    return [(each + torch.eye(len(each), device=each.device)) / 2 for each in found]
+
+
+@torch.no_grad()
+def attention_rollout(trace: Trace, axis: str | None = None) -> Float[Tensor, "i j"]:
+    """How much of each token's last state came from each token, if attention and residuals mix linearly: the product of
+    all layers' ½ A + ½ I, A the mean over heads (Abnar & Zuidema 2020). Rows sum to 1.
+
+    Examples:
+        >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> rollout = attention_rollout(trace, "source")
+        >>> rollout.shape, bool(rollout.sum(-1).allclose(torch.ones(4)))
+        (torch.Size([4, 4]), True)
+    """
+    first, *rest = mixing_matrices(trace, axis)
+    for each in rest:
+        first = each @ first
+    return first
+
+
+@torch.no_grad()
+def attention_flow(trace: Trace, axis: str | None = None) -> Float[Tensor, "i j"]:
+    """The largest flow from each token's last state to each token, where the weights ½ A + ½ I are capacities (Abnar &
+    Zuidema 2020).
+
+    Examples:
+        >>> flow = attention_flow(trace_model("run", "the cat sleeps", target="le chat dort"), "source")
+        >>> flow.shape, bool((flow <= 1 + 1e-6).all())
+        (torch.Size([4, 4]), True)
+    """
+    import networkx as nx  # torch brings it along; it takes a third of a second to load
+
+    matrices = [each.double().cpu() for each in mixing_matrices(trace, axis)]
+    graph, tokens = nx.DiGraph(), len(matrices[0])
+    for layer, matrix in enumerate(matrices):
+        cells = ((i, j) for i in range(tokens) for j in range(tokens))
+        graph.add_edges_from(((layer + 1, i), (layer, j), {"capacity": float(matrix[i, j])}) for i, j in cells)
+    top = len(matrices)
+    flows = [[nx.maximum_flow_value(graph, (top, i), (0, j)) for j in range(tokens)] for i in range(tokens)]
+    return torch.tensor(flows)
+
+
+@torch.no_grad()
+def value_weighted(trace: Trace, name: str) -> Float[Tensor, "h i j"]:
+    """‖α v W^O‖ for every head, query and key: what arrives of a value, not only how large its weight is (Kobayashi et
+    al. 2020). Of models of other libraries, whose output projection is not known by a name, ‖α v‖.
+
+    Examples:
+        >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> value_weighted(trace, "decoder.0.cross").shape
+        torch.Size([4, 4, 4])
+    """
+    site = trace.site(name)
+    weights = torch.stack([site.weights(head) for head in range(site.heads)])
+    values = site.v[0].repeat_interleave(site.heads // site.v.shape[1], 0).float()
+    layer = layer_of(trace, name)
+    if isinstance(layer, MultiHeadAttention) and isinstance(layer.output, nn.Linear):
+        output = rearrange(layer.output.weight.float(), "m (h e) -> h e m", h=site.heads)
+        values = einsum(values, output, "h j e, h e m -> h j m")
+    return weights.abs() * values.norm(dim=-1)[:, None]
+
+
+def layer_of(trace: Trace, name: str) -> nn.Module:
+    """The layer whose attention has this name."""
+    return next(layer for _, layer, site in find_sites(trace.request.task_model.model) if site.name == name)
+
+
+# --- tokens ---
+
+
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """What each input token does to one prediction.
+
+    Args:
+        scores: of the tokens of each axis.
+        difference: what the scores of all tokens add up to, if they do: the logit, less that of the baseline.
+
+    Examples:
+        >>> found = leave_one_out(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
+        >>> found.scores["read"][1:].tolist()  # the first word cannot depend on those behind it
+        [0.0, 0.0, 0.0]
+    """
+
+    target: PredictionTarget
+    scores: Mapping[str, Float[Tensor, " tokens"]]
+    difference: float | None = None
+
+    @property
+    def total(self) -> float:
+        return float(sum(each.double().sum() for each in self.scores.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenVectors:
+    """The embeddings of tokens, and the table they are from."""
+
+    vectors: Float[Tensor, "b t width"]
+    table: Float[Tensor, "vocabulary width"]
+
+    def average(self) -> Float[Tensor, " width"]:
+        """The mean of all tokens: what stands for a token that is not there."""
+        return self.table.detach().mean(0).to(self.vectors)
+
+    def between(self, share: float) -> Float[Tensor, "b t width"]:
+        """So far on the way from the average token to these."""
+        return torch.lerp(self.average().expand_as(self.vectors), self.vectors, share)
+
+
+class EmbeddingMode(TorchFunctionMode):
+    """While the block lasts, each embedding of tokens by one of these tables passes a function, in this thread.
+
+    Args:
+        tables: of vocabularies, and not of positions.
+        change: gets the number of the call and the embeddings, and gives those to go on with.
+    """
+
+    def __init__(self, tables: Sequence[Tensor], change: Callable[[int, TokenVectors], Tensor]):
+        super().__init__()
+        self.tables, self.change, self.calls = {id(table) for table in tables}, change, 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if func is not nn.functional.embedding or id(args[1]) not in self.tables:
+            return found
+        self.calls += 1
+        return self.change(self.calls - 1, TokenVectors(found, args[1]))
+
+
+def vocabulary_tables(model: nn.Module) -> Sequence[Tensor]:
+    """The tables by which a model embeds its tokens."""
+    if not isinstance(model, ForeignModel):
+        tables = [part.weight for part in model.modules() if isinstance(part, Embedding)]
+    else:
+        sizes = {len(table) for table in input_tables(model.model)}
+        tables = [
+            part.weight
+            for part in model.model.modules()
+            if isinstance(part, nn.Embedding) and len(part.weight) in sizes
+        ]
+    if not tables:
+        raise ValueError("this model embeds no tokens, so nothing can be said of single ones")
+    return tables
+
+
+def input_tables(model: nn.Module) -> list[Tensor]:
+    from transformers import PreTrainedModel
+
+    found = [part.get_input_embeddings() for part in model.modules() if isinstance(part, PreTrainedModel)]
+    return [part.weight for part in found if isinstance(part, nn.Embedding)]
+
+
+def embed(trace: Trace, change: Callable[[int, TokenVectors], Tensor]) -> EmbeddingMode:
+    return EmbeddingMode(vocabulary_tables(trace.request.task_model.model), change)
+
+
+def input_embeddings(trace: Trace) -> list[TokenVectors]:
+    """Of the tokens that the model reads: of the source first, then of the target."""
+    found: list[TokenVectors] = []
+
+    def keep(call: int, x: TokenVectors) -> Tensor:
+        found.append(x)
+        return x.vectors
+
+    with embed(trace, keep):
+        run_again(trace)
+    return found
+
+
+def embedded_axes(trace: Trace, embeddings: Sequence[TokenVectors]) -> list[str]:
+    """Which axis each call embeds: the first not yet taken that has as many tokens."""
+    left, found = dict(trace.axes), []
+    for x in embeddings:
+        name = next(
+            (name for name, axis in left.items() if len(axis.labels) == x.vectors.shape[-2]), f"input {len(found)}"
+        )
+        left.pop(name, None)
+        found.append(name)
+    return found
+
+
+def token_gradients(
+    trace: Trace, target: PredictionTarget, embeddings: Sequence[Tensor]
+) -> tuple[float, list[Float[Tensor, "b t width"]]]:
+    """The logit of the target where tokens have these embeddings, and its gradient with respect to them."""
+    given = [x.detach().requires_grad_() for x in embeddings]
+    with torch.enable_grad(), embed(trace, lambda call, x: given[call]):
+        logit = run_again(trace)[target.row, target.option]
+        found = torch.autograd.grad(logit, given, allow_unused=True)
+    none = [torch.zeros_like(x) if each is None else each for x, each in zip(given, found, strict=True)]
+    return float(logit.detach()), none
+
+
+def gradient_times_input(trace: Trace, row: int = -1, option: int | None = None) -> TokenScores:
+    """Of each token its embedding times the gradient of the logit: what it adds, to first order (Simonyan et al. 2014;
+    Shrikumar et al. 2017).
+
+    Examples:
+        >>> scores = gradient_times_input(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
+        >>> {axis: each.shape for axis, each in scores.scores.items()}
+        {'source': torch.Size([4]), 'read': torch.Size([4])}
+    """
+    target = prediction_target(trace, row, option)
+    with frozen_model(trace):
+        x = input_embeddings(trace)
+        _, gradients = token_gradients(trace, target, [each.vectors for each in x])
+    scores = [(each.vectors * gradient).sum((0, -1)) for each, gradient in zip(x, gradients, strict=True)]
+    return TokenScores(target, dict(zip(embedded_axes(trace, x), scores, strict=True)))
+
+
+def attribute_tokens(
+    trace: Trace, row: int = -1, option: int | None = None, *, steps: int = 32, progress: ProgressBar = no_progress
+) -> TokenScores:
+    """Integrated gradients (Sundararajan et al. 2017): the gradient averaged on the way from the average token to each
+    token, times the way. All scores add up to the logit less that of nothing but average tokens, `difference`.
+
+    Examples:
+        >>> scores = attribute_tokens(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
+        >>> abs(scores.total - scores.difference) < 0.01 * abs(scores.difference)
+        True
+    """
+    if steps < 2:
+        raise ValueError(f"integrated gradients need at least 2 steps, not {steps}")
+    target = prediction_target(trace, row, option)
+    places, shares = gauss_legendre(steps)
+    with frozen_model(trace):
+        x = input_embeddings(trace)
+        totals = [torch.zeros_like(each.vectors, dtype=torch.float64) for each in x]
+        for place, share in progress(list(zip(places, shares, strict=True)), "integrated gradients"):
+            _, gradients = token_gradients(trace, target, [each.between(place) for each in x])
+            totals = [total + share * each.double() for total, each in zip(totals, gradients, strict=True)]
+        (whole, _), (nothing, _) = (
+            token_gradients(trace, target, [each.between(end) for each in x]) for end in (1.0, 0.0)
+        )
+    ways = [each.vectors - each.average() for each in x]
+    scores = [(way * total).sum((0, -1)).float() for way, total in zip(ways, totals, strict=True)]
+    return TokenScores(target, dict(zip(embedded_axes(trace, x), scores, strict=True)), whole - nothing)
+
+
+def gauss_legendre(steps: int) -> tuple[list[float], list[float]]:
+    """Places between 0 and 1 and their shares, by which smooth functions are integrated best."""
+    # the eigenvalues of the Jacobi matrix of the Legendre polynomials (Golub & Welsch 1969)
+    n = torch.arange(1, steps, dtype=torch.float64)
+    beside = n / (4 * n * n - 1).sqrt()
+    places, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
+    return ((places + 1) / 2).tolist(), vectors[0].square().tolist()
+
+
+def leave_one_out(
+    trace: Trace, row: int = -1, option: int | None = None, *, progress: ProgressBar = no_progress
+) -> TokenScores:
+    """The log-probability that each token is worth: how much is lost where the average token is read
+    instead (Li et al. 2016).
+
+    Examples:
+        >>> scores = leave_one_out(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
+        >>> scores.scores["source"].shape
+        torch.Size([4])
+    """
+    target = prediction_target(trace, row, option)
+    with frozen_model(trace):
+        before, x = log_probability(trace, target), input_embeddings(trace)
+        places = [(call, place) for call, each in enumerate(x) for place in range(each.vectors.shape[-2])]
+        scores = [torch.zeros(each.vectors.shape[-2]) for each in x]
+        for call, place in progress(places, "tokens left out"):
+            with embed(trace, erase(call, place)):
+                scores[call][place] = before - log_probability(trace, target)
+    return TokenScores(target, dict(zip(embedded_axes(trace, x), scores, strict=True)))
+
+
+def erase(call: int, place: int) -> Callable[[int, TokenVectors], Tensor]:
+    def change(number: int, x: TokenVectors) -> Tensor:
+        if number != call:
+            return x.vectors
+        vectors = x.vectors.clone()
+        vectors[:, place] = x.average()
+        return vectors
+
+    return change
+
+
+# --- weights ---
+
+
+def attention_times_gradient(
+    trace: Trace, row: int = -1, option: int | None = None
+) -> dict[str, Float[Tensor, "h i j"]]:
+    """Of each weight A ∂logit/∂A, to first order what it adds to the logit (Barkan et al. 2021); by site.
+
+    Examples:
+        >>> found = attention_times_gradient(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
+        >>> found["decoder.0.cross"].shape
+        torch.Size([4, 4, 4])
+    """
+    target = prediction_target(trace, row, option)
+    with frozen_model(trace) as model, record_steps(model) as record, torch.enable_grad():
+        # the weights take part in a graph even where no parameter wants a gradient
+        with embed(trace, lambda call, x: x.vectors.detach().requires_grad_()):
+            logit = run_again(trace)[target.row, target.option]
+        steps = {name: record.steps(name) for name in trace.attention_names}
+        weights = [each.weights for found in steps.values() for each in found]
+        if not weights:
+            raise ValueError("this model has no attention weights")
+        gradients = iter(torch.autograd.grad(logit, weights, allow_unused=True))
+    found = {}
+    for name, calls in steps.items():
+        parts = [(each.weights, next(gradients)) for each in calls]
+        products = [torch.zeros_like(w) if g is None else w.detach() * g for w, g in parts]
+        found[name] = torch.cat([each[0] for each in products], 1)
+    return found
+
+
+# --- heads ---
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEffects:
+    """What each head is worth to one prediction: the log-probability with it, less that without it.
+
+    Args:
+        effects: of the heads of each site.
+        log_probability: with all heads.
+
+    Examples:
+        >>> found = ablate_heads(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
+        >>> (site, head, effect), *others = found.ranked()
+        >>> effect == float(found.effects[site][head]) and effect >= others[0][2]
+        True
+    """
+
+    target: PredictionTarget
+    effects: Mapping[str, Float[Tensor, " heads"]]
+    log_probability: float
+
+    def ranked(self) -> list[tuple[str, int, float]]:
+        """Site, head and effect, the most needed first."""
+        flat = [(name, n, each) for name, some in self.effects.items() for n, each in enumerate(some.tolist())]
+        return sorted(flat, key=lambda found: -found[2])
+
+
+def ablate_heads(
+    trace: Trace,
+    row: int = -1,
+    option: int | None = None,
+    *,
+    by: Literal["zero", "mean"] = "zero",
+    progress: ProgressBar = no_progress,
+) -> HeadEffects:
+    """Each head's output replaced by 0, or by its mean over the queries, one head at a time (Michel et al. 2019).
+
+    Examples:
+        >>> found = ablate_heads(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
+        >>> found.effects["decoder.0.cross"].shape, len(found.ranked())
+        (torch.Size([4]), 24)
+    """
+    if by not in ("zero", "mean"):
+        raise ValueError(f"a head is replaced by 'zero' or by 'mean', not by {by!r}")
+    target = prediction_target(trace, row, option)
+    heads = {name: trace.site(name).heads for name in trace.attention_names}
+    if not heads:
+        raise ValueError("this model has no attention heads")
+    effects = {name: torch.zeros(count) for name, count in heads.items()}
+    with frozen_model(trace) as model:
+        before = log_probability(trace, target)
+        for name, head in progress([(name, n) for name, count in heads.items() for n in range(count)], "heads"):
+            with hook_attention(model, replace_head(name, head, by)):
+                effects[name][head] = before - log_probability(trace, target)
+    return HeadEffects(target, effects, before)
+
+
+def replace_head(name: str, head: int, by: str) -> Callable[[RecordedCall], Tensor | None]:
+    def change(call: RecordedCall) -> Tensor | None:
+        if call.site.name != name or not isinstance(call, AttentionCall):
+            return None
+        output = call.output.clone()
+        output[:, head] = 0.0 if by == "zero" else output[:, head].mean(-2, keepdim=True)
+        return output
+
+    return change
+
+
+# --- layers: the residual stream ---
+
+
+@dataclass(frozen=True, eq=False)
+class LayerBlock:
+    """A layer of a stack: the module whose output is the residual stream behind it."""
+
+    name: str
+    module: nn.Module = field(repr=False)
+    stack: str
+
+
+def find_blocks(model: nn.Module) -> list[LayerBlock]:
+    """The layers of every stack: the modules of a list each of which holds attention."""
+    root = model.model if isinstance(model, ForeignModel) else model
+    owners = {id(layer) for _, layer, _ in find_sites(model)}
+    found = []
+    for path, module in root.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) and all(holds(part, owners) for part in module):
+            found += [LayerBlock(f"{path}.{n}" if path else str(n), part, path) for n, part in enumerate(module)]
+    if not found:
+        raise ValueError("this model has no stack of layers with attention")
+    return found
+
+
+def holds(module: nn.Module, owners: set[int]) -> bool:
+    return any(id(part) in owners for part in module.modules())
+
+
+def stream_of(output: Any) -> Tensor:
+    """The states that a layer gives, alone or before what else it returns."""
+    return output if isinstance(output, Tensor) else output[0]
+
+
+def with_stream(output: Any, stream: Tensor) -> Any:
+    return stream if isinstance(output, Tensor) else (stream, *output[1:])
+
+
+@contextmanager
+def recorded_streams(blocks: Sequence[LayerBlock]) -> Iterator[dict[str, Tensor]]:
+    """The output of every block while the block of code lasts."""
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            found[name] = stream_of(output).detach()
+
+        return hook
+
+    with hook_modules((block.module, keep(block.name)) for block in blocks):
+        yield found
+
+
+@contextmanager
+def replaced_stream(block: LayerBlock, stream: Tensor, places: slice | Tensor = slice(None)) -> Iterator[None]:
+    """The output of one block is another one, at all or some positions."""
+
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        changed = stream_of(output).clone()
+        changed[:, places] = stream[:, places].to(changed)
+        return with_stream(output, changed)
+
+    with hook_modules([(block.module, hook)]):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class LogitLens:
+    """What the model would have predicted from the residual stream behind each layer of its last stack.
+
+    Args:
+        layers: the names of the layers.
+        logits: of every layer and row; the last layer's are the model's own.
+
+    Examples:
+        >>> lens = logit_lens(trace_model("run", "the cat sleeps", target="le chat dort"))
+        >>> lens.logits.shape, len(lens.best(layer=0, row=1, count=3))
+        (torch.Size([2, 4, 14]), 3)
+    """
+
+    layers: tuple[str, ...]
+    logits: Float[Tensor, "layers rows options"]
+    trace: Trace = field(repr=False)
+
+    def best(self, layer: int, row: int, count: int = 5) -> list[tuple[str, float]]:
+        """The most probable options of a row behind a layer."""
+        found = self.logits[layer, row].double().softmax(-1)
+        top = found.topk(min(count, len(found)))
+        names = (self.trace.predictions.option_name(n) for n in top.indices.tolist())
+        return list(zip(names, top.values.tolist(), strict=True))
+
+
+def logit_lens(trace: Trace, *, progress: ProgressBar = no_progress) -> LogitLens:
+    """What follows the last layer, applied to the output of each layer (nostalgebraist 2020).
+
+    Examples:
+        >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> lens = logit_lens(trace)
+        >>> lens.layers, bool(lens.logits[-1].allclose(trace.predictions.logits, atol=1e-4))
+        (('decoder.0', 'decoder.1'), True)
+    """
+    with frozen_model(trace) as model:
+        blocks = find_blocks(model)
+        last = blocks[-1]
+        stack = [block for block in blocks if block.stack == last.stack]
+        with recorded_streams(stack) as streams:
+            run_again(trace)
+        logits = []
+        for block in progress(stack, "layers"):
+            with replaced_stream(last, streams[block.name]):
+                logits.append(run_again(trace))
+    return LogitLens(tuple(block.name for block in stack), torch.stack(logits), trace)
+
+
+@dataclass(frozen=True, eq=False)
+class PatchEffects:
+    """How much of the difference between two inputs each part of the model brings back.
+
+    Args:
+        layers: the names of the layers, or of the attentions.
+        effects: for every layer and position, or every attention and head: 0 as the other input, 1 as this one.
+        labels: of the columns.
+        clean, other: the difference of the two logits for either input.
+
+    Examples:
+        >>> model = regard.load("run")
+        >>> texts = ("the cat sleeps", "the mouse sleeps")
+        >>> clean, other = (model.trace(text, target="le chat dort") for text in texts)
+        >>> found = patch_activations(clean, other, row=1, options=(5, 6), part="attention")
+        >>> found.layers[-1], found.effects.shape
+        ('decoder.1.cross', torch.Size([6, 4]))
+    """
+
+    layers: tuple[str, ...]
+    effects: Float[Tensor, "layers columns"]
+    labels: tuple[str, ...]
+    clean: float
+    other: float
+
+
+def patch_activations(
+    clean: Trace,
+    other: Trace,
+    row: int = -1,
+    *,
+    options: tuple[int | None, int | None] = (None, None),
+    part: Literal["residual", "attention", "head"] = "residual",
+    progress: ProgressBar = no_progress,
+) -> PatchEffects:
+    """The other input is run with one state of the clean one in its place (Vig et al. 2020; Meng et al. 2022); measured
+    is the logit of what the clean input gives, less that of what the other one gives.
+
+    Args:
+        clean, other: traces of one model, of inputs of equally many tokens that give something else.
+        options: those whose logits are compared. Default: what either input gives.
+        part: the residual stream behind each layer at each position, the output of each attention at each query, or
+            that of each head at all queries.
+
+    Examples:
+        >>> model = regard.load("run")
+        >>> texts = ("the cat sleeps", "the mouse sleeps")
+        >>> clean, other = (model.trace(text, target="le chat dort") for text in texts)
+        >>> patch_activations(clean, other, row=1, options=(5, 6)).effects.shape
+        torch.Size([4, 4])
+    """
+    if clean.request.task_model is not other.request.task_model:
+        raise ValueError("the two traces are of different models; trace both inputs with one")
+    wanted, instead = (prediction_target(trace, row, n) for trace, n in zip((clean, other), options, strict=True))
+    if wanted.option == instead.option:
+        raise ValueError(
+            f"both inputs give {wanted.name!r} at row {wanted.row}; choose another row, other inputs, or two options"
+        )
+
+    def difference() -> float:
+        logits = run_again(other)[wanted.row].double()
+        return float(logits[wanted.option] - logits[instead.option])
+
+    with frozen_model(clean) as model:
+        patches = residual_patches(clean, model) if part == "residual" else attention_patches(clean, model, part)
+        refuse_other_shapes(clean, other)
+        start = difference()
+        logits = clean.predictions.logits[wanted.row].double()
+        goal = float(logits[wanted.option] - logits[instead.option])
+        rows: dict[str, list[float]] = {}
+        for name, patched in progress(patches, "patches"):
+            with patched():
+                rows.setdefault(name, []).append((difference() - start) / (goal - start))
+    width = max(map(len, rows.values()))
+    effects = torch.tensor([each + [torch.nan] * (width - len(each)) for each in rows.values()])
+    labels = [f"head {n}" for n in range(width)] if part == "head" else [str(n) for n in range(width)]
+    return PatchEffects(tuple(rows), effects, tuple(labels), goal, start)
+
+
+def refuse_other_shapes(clean: Trace, other: Trace) -> None:
+    shapes = [{name: trace.site(name).shape for name in trace.attention_names} for trace in (clean, other)]
+    if shapes[0] != shapes[1]:
+        raise ValueError("the two inputs have different numbers of tokens; a state of one has no place in the other")
+
+
+Patch = tuple[str, Callable[[], Any]]
+
+
+def residual_patches(clean: Trace, model: nn.Module) -> list[Patch]:
+    blocks = find_blocks(model)
+    with recorded_streams(blocks) as streams:
+        run_again(clean)
+
+    def patch(block: LayerBlock, place: int) -> Callable[[], Any]:
+        return lambda: replaced_stream(block, streams[block.name], torch.tensor([place]))
+
+    return [(block.name, patch(block, n)) for block in blocks for n in range(streams[block.name].shape[1])]
+
+
+def attention_patches(clean: Trace, model: nn.Module, part: str) -> list[Patch]:
+    if part not in ("attention", "head"):
+        raise ValueError(f"a patch is of 'residual', 'attention' or 'head', not {part!r}")
+    sites = {name: clean.site(name) for name in clean.attention_names}
+
+    def patch(name: str, where: tuple[slice, slice]) -> Callable[[], Any]:
+        def change(call: RecordedCall) -> Tensor | None:
+            if call.site.name != name or not isinstance(call, AttentionCall):
+                return None
+            output = call.output.clone()
+            output[(slice(None), *where)] = sites[name].output[(slice(None), *where)].to(output)
+            return output
+
+        return lambda: hook_attention(model, change)
+
+    def one(n: int) -> slice:
+        return slice(n, n + 1)
+
+    if part == "head":
+        return [(name, patch(name, (one(n), slice(None)))) for name, site in sites.items() for n in range(site.heads)]
+    return [(name, patch(name, (slice(None), one(n)))) for name, site in sites.items() for n in range(site.shape[0])]
+
+
+@torch.no_grad()
+def value_zeroing(
+    trace: Trace, axis: str | None = None, *, progress: ProgressBar = no_progress
+) -> dict[str, Float[Tensor, "i j"]]:
+    """How much each token's state behind a layer changes (1 - cosine) where the value of one token is 0 in that layer,
+    its rows scaled to sum to 1 (Mohebbi et al. 2023); by site.
+
+    Examples:
+        >>> found = value_zeroing(trace_model("run", "the cat sleeps", target="le chat dort"), "source")
+        >>> {name: each.shape for name, each in found.items()}
+        {'encoder.0': torch.Size([4, 4]), 'encoder.1': torch.Size([4, 4])}
+    """
+    sites = self_attention_stack(trace, axis)
+    with frozen_model(trace) as model:
+        blocks = find_blocks(model)
+        owners = {site.name: layer for _, layer, site in find_sites(model)}
+        cores = {site.name: core for core, _, site in find_sites(model)}
+        with recorded_streams(blocks) as before:
+            run_again(trace)
+        found = {site.name: torch.zeros(site.shape) for site in sites}
+        cells = [(each, key) for each in sites for key in range(each.shape[1])]
+        for site, key in progress(cells, "values"):
+            block = next(block for block in blocks if holds(block.module, {id(owners[site.name])}))
+            hook = hook_modules([(cores[site.name], zero_value(key))], before=True)
+            with hook, recorded_streams([block]) as after:
+                run_again(trace)
+            alike = torch.cosine_similarity(before[block.name][0].double(), after[block.name][0].double(), -1)
+            found[site.name][:, key] = (1 - alike).clamp(min=0).float()
+    return {name: each / each.sum(-1, keepdim=True).clamp(min=1e-30) for name, each in found.items()}
+
+
+def zero_value(key: int) -> Callable[..., Any]:
+    def hook(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        q, k, v, *rest = args
+        return (q, k, v.index_fill(2, torch.tensor([key], device=v.device), 0.0), *rest), kwargs
+
+    return hook
+
+
+# --- what adds up to a logit ---
+
+
+@dataclass(frozen=True, eq=False)
+class LogitContributions:
+    """What each part of the model added to a logit, at the prediction's own position: they sum to it.
+
+    Args:
+        parts: by name: each head of each attention, each feed-forward network, the embedding, and "biases": those of
+            projections, norms and logits, and the vectors of positions.
+        logit: the model's own.
+
+    Examples:
+        >>> found = logit_contributions(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
+        >>> sum(found.parts.values()) == found.total, "decoder.1.cross.head 3" in found.parts
+        (True, True)
+    """
+
+    target: PredictionTarget
+    parts: Mapping[str, float]
+    logit: float
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+
+def logit_contributions(trace: Trace, row: int = -1, option: int | None = None) -> LogitContributions:
+    """The direct path of every head and feed-forward network to the logit (Elhage et al. 2021): all that is not linear
+    between them and the logit (the scales of norms) is kept as it was, so the sum is exact, in any order of norms.
+
+    Examples:
+        >>> found = logit_contributions(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
+        >>> abs(found.total - found.logit) < 1e-3, len(found.parts)
+        (True, 20)
+    """
+    target = prediction_target(trace, row, option)
+    with frozen_model(trace) as model:
+        if isinstance(model, ForeignModel):
+            raise ValueError("the sub-layers of other libraries' models are not known; use ablate_heads")
+        stack = find_blocks(model)[-1].stack
+        blocks = [block for block in find_blocks(model) if block.stack == stack]
+        paths, scales = DirectPaths(), FrozenNormScales()
+        with torch.enable_grad(), paths.followed(blocks, trace), scales:
+            logit = run_again(trace)[target.row, target.option]
+            gradients = torch.autograd.grad(logit, paths.branches, allow_unused=True)
+        with DirectPaths(nothing=True).followed(blocks, trace), FrozenNormScales(iter(scales.found)):
+            rest = float(run_again(trace)[target.row, target.option])
+    parts: dict[str, float] = {}
+    for name, branch, gradient in zip(paths.names, paths.branches, gradients, strict=True):
+        share = 0.0 if gradient is None else float((branch.detach().double() * gradient.double()).sum())
+        parts[name] = parts.get(name, 0.0) + share
+    parts["biases"] = rest  # the logit where no branch adds anything
+    whole = float(logit.detach())
+    if abs(sum(parts.values()) - whole) > 1e-3 * max(1.0, abs(whole)):
+        raise ValueError(
+            "what follows the last layer of this model is not linear, so nothing adds up; use ablate_heads"
+        )
+    return LogitContributions(target, parts, whole)
+
+
+@dataclass(eq=False)
+class DirectPaths:
+    """What the sub-layers of a stack add to the residual stream, as leaves of a graph that is linear behind them.
+
+    Args:
+        nothing: each of them adds 0 instead.
+    """
+
+    nothing: bool = False
+    names: list[str] = field(default_factory=list)
+    branches: list[Tensor] = field(default_factory=list)
+
+    def leaf(self, name: str, x: Tensor) -> Tensor:
+        if self.nothing:
+            return torch.zeros_like(x)
+        self.names.append(name)
+        self.branches.append(x.detach().requires_grad_())
+        return self.branches[-1]
+
+    @contextmanager
+    def followed(self, blocks: Sequence[LayerBlock], trace: Trace) -> Iterator[None]:
+        names = {id(part): f"{block.name}.{path}" for block in blocks for path, part in block.module.named_modules()}
+        residuals = [part for block in blocks for part in block.module.modules() if isinstance(part, Residual)]
+        calls = len(input_embeddings(trace))
+
+        def follow(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+            stream, function, project = args
+            name = names[id(part)].replace(".residual_", ".")
+            return (stream, lambda y: function(y.detach()), BranchLeaf(self, name, project, blocks)), kwargs
+
+        def last_call(call: int, x: TokenVectors) -> Tensor:
+            return self.leaf("embedding", x.vectors) if call == calls - 1 else x.vectors
+
+        with ExitStack() as stack:
+            stack.enter_context(hook_modules([(part, follow) for part in residuals], before=True))
+            stack.enter_context(embed(trace, last_call))
+            yield
+
+
+class BranchLeaf(nn.Module):
+    """The last projection of a sub-layer, whose result becomes a leaf: of attention, one for each head."""
+
+    def __init__(self, paths: DirectPaths, name: str, project: nn.Module, blocks: Sequence[LayerBlock]):
+        super().__init__()
+        owners = [part for block in blocks for part in block.module.modules() if isinstance(part, MultiHeadAttention)]
+        self.paths, self.name, self.projection = paths, name, [project]
+        self.heads = next((owner.heads for owner in owners if owner.output is project), 0)
+
+    def forward(self, y: Tensor) -> Tensor:
+        (project,) = self.projection
+        if not self.heads or not isinstance(project, nn.Linear):
+            return self.paths.leaf(self.name, project(y))
+        parts = rearrange(y, "... (h e) -> h ... e", h=self.heads)
+        matrices = rearrange(project.weight, "m (h e) -> h e m", h=self.heads)
+        heads = [
+            self.paths.leaf(f"{self.name}.head {n}", part @ one)
+            for n, (part, one) in enumerate(zip(parts, matrices, strict=True))
+        ]
+        whole = torch.stack(heads).sum(0)
+        return whole if project.bias is None else whole + project.bias
+
+
+class FrozenNormScales(TorchFunctionMode):
+    """While the block lasts, norms multiply by a number of which no gradient is taken.
+
+    Args:
+        given: these numbers instead of their own, in the order of the calls.
+    """
+
+    def __init__(self, given: Iterator[Tensor] | None = None):
+        super().__init__()
+        self.given, self.found = given, list[Tensor]()
+
+    def scale(self, variance: Tensor, eps: float) -> Tensor:
+        self.found.append((variance + eps).rsqrt().detach() if self.given is None else next(self.given))
+        return self.found[-1]
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        named = dict(kwargs or {})
+        if func in (torch.layer_norm, nn.functional.layer_norm):
+            return self.layer_norm(*args, **named)
+        if func in (torch.rms_norm, nn.functional.rms_norm):
+            return self.rms_norm(*args, **named)
+        return func(*args, **named)
+
+    def layer_norm(
+        self,
+        x: Tensor,
+        shape: Sequence[int],
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+        *_: Any,
+    ) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scale = self.scale(x.var(-1, unbiased=False, keepdim=True), eps)
+        found = centred * scale if weight is None else centred * scale * weight
+        return found if bias is None else found + bias
+
+    def rms_norm(
+        self, x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+    ) -> Tensor:
+        eps = torch.finfo(x.dtype).eps if eps is None else eps
+        scale = self.scale(x.square().mean(-1, keepdim=True), eps)
+        return x * scale if weight is None else x * scale * weight

@@ -1,0 +1,300 @@
+"""Explanation methods: each has a law that can be checked, on our models and on Hugging Face's."""
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.attention import MultiHeadAttention
+from regard.attention.core import hook_attention
+from regard.see import Edits, HeadOff, trace_with_edits
+from regard.see.methods import (
+    HeadEffects,
+    ablate_heads,
+    attention_flow,
+    attention_rollout,
+    attention_times_gradient,
+    attribute_tokens,
+    embed,
+    frozen_model,
+    gauss_legendre,
+    gradient_times_input,
+    layer_of,
+    leave_one_out,
+    logit_contributions,
+    logit_lens,
+    patch_activations,
+    prediction_target,
+    run_again,
+    value_weighted,
+    value_zeroing,
+)
+from regard.see.plots.draw import ascii
+from regard.see.plots.method_views import METHODS, method_view
+from regard.see.trace import Trace, trace_model
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.protocol import no_progress
+from tests.see.untrained_models import CAT, author, classifier, example_input, recogniser, tagger, translator
+
+TARGET = "le chat noir a mangé la souris"
+MODELS = {
+    "translator": lambda: translator(layers=2),
+    "translator, norms after": lambda: translator(norm="post"),
+    "language model": author,
+    "tagger": tagger,
+    "classifier": classifier,
+}
+
+
+@cache
+def model_of(name: str) -> PretrainedModel:
+    torch.manual_seed(7)
+    return MODELS[name]()
+
+
+@cache
+def trace_of(name: str, text: str = CAT) -> Trace:
+    return trace_model(model_of(name), text, target=TARGET if name.startswith("translator") else None)
+
+
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def log_probability(trace: Trace, row: int, option: int) -> Tensor:
+    return trace.predictions.logits[row].double().log_softmax(-1)[option]
+
+
+# --- attention through layers ---
+
+
+@every_model
+def test_rows_of_rolled_out_attention_sum_to_one(name):
+    found = attention_rollout(trace_of(name))
+    assert found.sum(-1).allclose(torch.ones(len(found)), atol=1e-5)
+
+
+def test_rolled_out_attention_is_the_product_of_the_layers_mixing_matrices():
+    trace = trace_of("translator")
+    first, second = (
+        (torch.stack([site.weights(head) for head in range(site.heads)]).mean(0) + torch.eye(7)) / 2
+        for site in (trace.site("encoder.0"), trace.site("encoder.1"))
+    )
+    assert attention_rollout(trace, "source").allclose(second @ first, atol=1e-6)
+
+
+def test_the_flow_through_one_layer_is_its_mixing_matrix():
+    trace = trace_of("language model")
+    assert attention_flow(trace).allclose(attention_rollout(trace), atol=1e-6)
+
+
+def test_no_more_flows_through_two_layers_than_leaves_a_token():
+    found = attention_flow(trace_of("translator"), "source")
+    assert (found <= 1 + 1e-6).all()
+    assert (found >= attention_rollout(trace_of("translator"), "source") - 1e-5).all()
+
+
+def test_what_arrives_of_a_value_is_its_weight_times_the_projected_value():
+    trace, name = trace_of("translator"), "decoder.0.cross"
+    site, layer = trace.site(name), layer_of(trace, name)
+    assert isinstance(layer, MultiHeadAttention)
+    head, query, key, width = 1, 3, 2, site.v.shape[-1]
+    output = layer.output.weight[:, head * width : (head + 1) * width]
+    expected = (site.weights(head)[query, key] * (output @ site.v[0, head, key])).norm().detach()
+    assert float(value_weighted(trace, name)[head, query, key]) == pytest.approx(float(expected), rel=1e-5)
+
+
+# --- tokens ---
+
+
+@every_model
+def test_integrated_gradients_add_up_to_the_difference_of_logits(name):
+    found = attribute_tokens(trace_of(name), 0, steps=64)
+    assert found.difference is not None
+    assert abs(found.total - found.difference) <= 0.01 * max(0.1, abs(found.difference))
+
+
+def test_gauss_legendre_integrates_polynomials_of_degree_2n_minus_1_exactly():
+    places, shares = gauss_legendre(5)
+    for power in range(10):
+        assert sum(w * x**power for x, w in zip(places, shares, strict=True)) == pytest.approx(1 / (power + 1))
+
+
+def test_gradient_times_input_is_the_slope_along_the_embedding():
+    """By a finite difference: the embedding of one token is scaled by 1 ± ε."""
+    trace, place, step = trace_of("classifier"), 2, 1e-2
+    target, logits = prediction_target(trace), []
+    with frozen_model(trace):
+        for sign in (1, -1):
+
+            def scale(call, x, sign=sign):
+                vectors = x.vectors.clone()
+                vectors[:, place] *= 1 + sign * step
+                return vectors
+
+            with embed(trace, scale):
+                logits.append(float(run_again(trace)[target.row, target.option]))
+    slope = (logits[0] - logits[1]) / (2 * step)
+    assert float(gradient_times_input(trace).scores["text"][place]) == pytest.approx(slope, abs=1e-3)
+
+
+def test_a_token_that_a_row_cannot_see_is_worth_nothing_to_it():
+    for method in (gradient_times_input, leave_one_out, attribute_tokens):
+        scores = method(trace_of("language model"), 2).scores["text"]
+        assert scores[3:].abs().max() == 0, method
+        assert scores[:3].abs().min() > 0, method
+
+
+# --- weights and heads ---
+
+
+def test_attention_times_gradient_is_the_weight_times_the_slope_of_the_logit():
+    """By a finite difference: one weight grows by ε, so its value comes in that much more."""
+    trace, name, step = trace_of("tagger"), "encoder.0", 1e-2
+    target, site, (head, query, key), logits = prediction_target(trace, 0), trace.site(name), (1, 0, 3), []
+    with frozen_model(trace) as model:
+        for sign in (1, -1):
+
+            def nudge(call, sign=sign):
+                output = call.output.clone()
+                output[:, head, query] += sign * step * site.v[:, head, key]
+                return output
+
+            with hook_attention(model, nudge):
+                logits.append(float(run_again(trace)[target.row, target.option]))
+    slope = (logits[0] - logits[1]) / (2 * step)
+    expected = float(site.weights(head)[query, key]) * slope
+    assert abs(slope) > 1e-3
+    found = attention_times_gradient(trace, 0)[name]
+    assert float(found[head, query, key]) == pytest.approx(expected, rel=2e-2)
+
+
+@pytest.mark.parametrize("name", ["translator", "tagger"])
+def test_what_a_head_is_worth_is_what_the_edit_that_switches_it_off_costs(name):
+    trace = trace_of(name)
+    found, site = ablate_heads(trace, 1), trace.attention_names[0]
+    after = trace_with_edits(trace, Edits(off=(HeadOff(site, 2),)))
+    target = found.target
+    lost = log_probability(trace, 1, target.option) - log_probability(after, 1, target.option)
+    assert float(found.effects[site][2]) == pytest.approx(float(lost), abs=1e-6)
+    assert found.log_probability == pytest.approx(float(log_probability(trace, 1, target.option)), abs=1e-6)
+    ranked = [effect for _, _, effect in found.ranked()]
+    assert ranked == sorted(ranked, reverse=True)
+    assert len(ranked) == sum(trace.site(name).heads for name in trace.attention_names)
+
+
+def test_a_head_that_gives_every_query_the_same_loses_nothing_by_its_mean():
+    trace = trace_of("classifier")
+    layer = layer_of(trace, "encoder.0")
+    assert isinstance(layer, MultiHeadAttention)
+    own = layer.value.weight.data.clone()
+    try:
+        layer.value.weight.data.zero_()
+        found = ablate_heads(trace_model(trace.request.task_model, CAT), by="mean")
+    finally:
+        layer.value.weight.data.copy_(own)
+    assert found.effects["encoder.0"].abs().max() < 1e-6
+
+
+# --- layers ---
+
+
+@every_model
+def test_the_last_row_of_the_lens_is_the_model_itself(name):
+    trace = trace_of(name)
+    lens = logit_lens(trace)
+    assert lens.logits[-1].equal(trace.predictions.logits)
+    assert lens.best(-1, 0, 2) == [(name, pytest.approx(p, abs=1e-6)) for name, p in trace.predictions.best(0, 2)]
+
+
+@pytest.mark.parametrize("part", ["residual", "attention", "head"])
+def test_patching_what_decides_brings_back_the_other_prediction(part):
+    clean, other = trace_of("language model"), trace_of("language model", "the white dog saw a man")
+    assert clean.site("blocks.0").shape == other.site("blocks.0").shape
+    options = (3, 5)
+    found = patch_activations(clean, other, -1, options=options, part=part)
+    if part == "residual":  # of one layer, a row depends on its own state alone
+        assert found.effects[0, -1] == pytest.approx(1.0, abs=1e-4)
+        assert found.effects[0, :-1].abs().max() == 0
+    assert found.effects.shape == (1, 3 if part == "head" else clean.site("blocks.0").shape[0])
+    assert found.effects.isfinite().all()
+
+
+def test_patches_between_inputs_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="different numbers of tokens"):
+        patch_activations(trace_of("language model"), trace_of("language model", "the dog saw a man"), options=(3, 5))
+    with pytest.raises(ValueError, match="both inputs give"):
+        patch_activations(trace_of("language model"), trace_of("language model"))
+    with pytest.raises(ValueError, match="different models"):
+        patch_activations(trace_of("language model"), trace_of("tagger"))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "classifier"])
+def test_the_contributions_of_all_parts_add_up_to_the_logit(name):
+    found = logit_contributions(trace_of(name), 0)
+    assert found.total == pytest.approx(found.logit, abs=1e-4)
+    assert found.logit == pytest.approx(float(trace_of(name).predictions.logits[0].max()), abs=1e-5)
+    assert sum("head" in part for part in found.parts) >= 3
+
+
+def test_nothing_adds_up_where_attention_pools_the_states():
+    with pytest.raises(ValueError, match="not linear"):
+        logit_contributions(trace_of("classifier"))
+
+
+def test_a_head_without_values_contributes_nothing():
+    trace = trace_of("language model")
+    layer = layer_of(trace, "blocks.0")
+    assert isinstance(layer, MultiHeadAttention)
+    own = layer.output.weight.data.clone()
+    try:
+        layer.output.weight.data[:, :4] = 0.0  # of head 0
+        found = logit_contributions(trace_model(trace.request.task_model, CAT), 0)
+    finally:
+        layer.output.weight.data.copy_(own)
+    heads = [value for part, value in found.parts.items() if "head" in part]
+    assert heads[0] == 0
+    assert all(heads[1:])
+    assert found.total == pytest.approx(found.logit, abs=1e-4)
+
+
+def test_zeroing_a_value_that_nobody_attends_to_changes_nothing():
+    found = value_zeroing(trace_of("language model"))["blocks.0"]
+    assert found.triu(1).abs().max() < 1e-12
+    assert found.sum(-1).allclose(torch.ones(len(found)), atol=1e-5)
+
+
+# --- what is refused, and what is drawn ---
+
+
+def test_what_a_model_does_not_have_is_refused():
+    recurrent = trace_model(translator("gru"), CAT, target=TARGET)
+    for method in (attention_rollout, ablate_heads, attention_times_gradient, logit_lens, value_zeroing):
+        with pytest.raises(ValueError, match="this model has no"):
+            method(recurrent)
+    with pytest.raises(ValueError, match="there is no row 9"):
+        ablate_heads(trace_of("tagger"), 9)
+    with pytest.raises(ValueError, match="there is no option"):
+        attribute_tokens(trace_of("tagger"), 0, 10**6)
+    with pytest.raises(ValueError, match="at least 2 steps"):
+        attribute_tokens(trace_of("tagger"), steps=1)
+    with pytest.raises(ValueError, match="'zero' or by 'mean'"):
+        ablate_heads(trace_of("tagger"), by="median")  # type: ignore[arg-type]
+
+
+def test_an_image_has_heads_and_no_tokens(tmp_path):
+    model = recogniser()
+    trace = trace_model(model, *example_input("picture", model, tmp_path)[:1])
+    assert isinstance(ablate_heads(trace), HeadEffects)
+    with pytest.raises(ValueError, match="embeds no tokens"):
+        leave_one_out(trace)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_drawn(method):
+    assert ascii(method_view(trace_of("translator"), method, 0, no_progress))
+
+
+def test_an_unknown_method_names_those_there_are():
+    with pytest.raises(ValueError, match="no method is called 'magic'; there are heads"):
+        method_view(trace_of("tagger"), "magic", 0, no_progress)
