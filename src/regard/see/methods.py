@@ -313,7 +313,7 @@ def gradient_times_input(trace: Trace, row: int = -1, option: int | None = None)
 
 
 def attribute_tokens(
-    trace: Trace, row: int = -1, option: int | None = None, *, steps: int = 32, progress: ProgressBar = no_progress
+    trace: Trace, row: int = -1, option: int | None = None, *, steps: int = 64, progress: ProgressBar = no_progress
 ) -> TokenScores:
     """Integrated gradients (Sundararajan et al. 2017): the gradient averaged on the way from the average token to each
     token, times the way. All scores add up to the logit less that of nothing but average tokens, `difference`.
