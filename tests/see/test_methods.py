@@ -4,9 +4,8 @@ from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.attention import MultiHeadAttention
 from regard.attention.core import hook_attention
 from regard.see import Edits, HeadOff, trace_with_edits
 from regard.see.methods import (
@@ -58,6 +57,12 @@ def trace_of(name: str, text: str = CAT) -> Trace:
     return trace_model(model_of(name), text, target=TARGET if name.startswith("translator") else None)
 
 
+def linear_of(trace: Trace, site: str, projection: str) -> nn.Linear:
+    found = layer_of(trace, site).get_submodule(projection)
+    assert isinstance(found, nn.Linear)
+    return found
+
+
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
@@ -96,10 +101,9 @@ def test_no_more_flows_through_two_layers_than_leaves_a_token():
 
 def test_what_arrives_of_a_value_is_its_weight_times_the_projected_value():
     trace, name = trace_of("translator"), "decoder.0.cross"
-    site, layer = trace.site(name), layer_of(trace, name)
-    assert isinstance(layer, MultiHeadAttention)
+    site, head_output = trace.site(name), linear_of(trace, name, "output")
     head, query, key, width = 1, 3, 2, site.v.shape[-1]
-    output = layer.output.weight[:, head * width : (head + 1) * width]
+    output = head_output.weight[:, head * width : (head + 1) * width]
     expected = (site.weights(head)[query, key] * (output @ site.v[0, head, key])).norm().detach()
     assert float(value_weighted(trace, name)[head, query, key]) == pytest.approx(float(expected), rel=1e-5)
 
@@ -185,14 +189,13 @@ def test_what_a_head_is_worth_is_what_the_edit_that_switches_it_off_costs(name):
 
 def test_a_head_that_gives_every_query_the_same_loses_nothing_by_its_mean():
     trace = trace_of("classifier")
-    layer = layer_of(trace, "encoder.0")
-    assert isinstance(layer, MultiHeadAttention)
-    own = layer.value.weight.data.clone()
+    value = linear_of(trace, "encoder.0", "value")
+    own = value.weight.data.clone()
     try:
-        layer.value.weight.data.zero_()
+        value.weight.data.zero_()
         found = ablate_heads(trace_model(trace.request.task_model, CAT), by="mean")
     finally:
-        layer.value.weight.data.copy_(own)
+        value.weight.data.copy_(own)
     assert found.effects["encoder.0"].abs().max() < 1e-6
 
 
@@ -244,14 +247,13 @@ def test_nothing_adds_up_where_attention_pools_the_states():
 
 def test_a_head_without_values_contributes_nothing():
     trace = trace_of("language model")
-    layer = layer_of(trace, "blocks.0")
-    assert isinstance(layer, MultiHeadAttention)
-    own = layer.output.weight.data.clone()
+    output = linear_of(trace, "blocks.0", "output")
+    own = output.weight.data.clone()
     try:
-        layer.output.weight.data[:, :4] = 0.0  # of head 0
+        output.weight.data[:, :4] = 0.0  # of head 0
         found = logit_contributions(trace_model(trace.request.task_model, CAT), 0)
     finally:
-        layer.output.weight.data.copy_(own)
+        output.weight.data.copy_(own)
     heads = [value for part, value in found.parts.items() if "head" in part]
     assert heads[0] == 0
     assert all(heads[1:])
