@@ -19,9 +19,9 @@ from regard.data.tokenizers.base import EOS, UNK, ByteTokenizer, CharTokenizer, 
 from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.interop import ctranslate2, export, exporter, publish
-from regard.interop.export_format import prompt_opening
+from regard.interop.export_format import export_tokenizer, prompt_opening, special_names, token_names, words_first
 from regard.interop.proof import PROOF, Check, TranslationEngine, compare_engines, compare_outputs
-from regard.interop.tokenizer_json import export_tokenizer, special_names, token_names, words_first
+from regard.tasks.translation.task import Translator
 
 from .exports import HALVES, LEARNED, LLAMA, SOURCE, generator, proof_inputs, translator
 
@@ -71,6 +71,12 @@ def test_a_vocabulary_that_has_a_word_like_a_special_token_gives_that_another_na
     names = token_names(WordTokenizer(("cat", "</s>")))
     assert names == ["<pad>", "<s>", "<</s>>", "<unk>", "cat", "</s>"]
     assert len({*token_names(CharTokenizer("a<"))}) == 4 + 256 + 2
+
+
+def test_a_word_that_is_spelt_as_a_special_token_is_unknown():
+    made = WordTokenizer(("cat", "</s>"))
+    for text in ("cat </s> <s> <</s>>", "<unk> <pad>cat <pad>", "<s><s>"):
+        assert export_tokenizer(made).encode(text).ids == made.encode(text)
 
 
 @pytest.mark.parametrize("kind", ["words", "lines", "one line", "bytes"])
@@ -317,6 +323,60 @@ def test_a_package_that_is_missing_is_named_with_the_way_to_get_it(run, tmp_path
     message = r"an export to CTranslate2 needs ctranslate2; pip install 'regard\[interop\]'"
     with pytest.raises(ValueError, match=message):
         export(run, "ctranslate2", tmp_path / "out")
+
+
+# --- Hugging Face: classes, tensors and refusals are in test_huggingface_export.py ---
+
+
+@pytest.fixture(scope="module")
+def exported_to_hf(run):
+    found = command("export", run, "--to", "hf", "--out", run.parent / "hf")
+    assert found.exit_code == 0, found.output
+    assert "beam 4: 4 of 4 identical" in found.output
+    return run.parent / "hf"
+
+
+def test_a_hugging_face_folder_is_proved_and_names_no_file_of_the_run(exported_to_hf, run):
+    proof = json.loads((exported_to_hf / PROOF).read_text())
+    assert (proof["engine"], proof["identical"]) == ("transformers", True)
+    assert [one["check"] for one in proof["checks"]] == ["tokenizer.json", "greedy", "beam 4"]
+    assert {"transformers", "tokenizers"} < {*proof["versions"]}
+    names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {*proof["sha256"]} >= names | {"regard/settings.toml", "regard/source.json"}
+    texts = (path.read_text() for path in exported_to_hf.rglob("*") if path.suffix in (".json", ".toml", ".md"))
+    assert not any(str(run.parent) in text for text in texts)
+    assert "would go" in command("publish", exported_to_hf, "--repo", "me/en-fr", "--dry-run").output
+
+
+def test_the_card_of_a_hugging_face_folder_has_code_that_runs(exported_to_hf, run, capsys, monkeypatch):
+    monkeypatch.chdir(exported_to_hf.parent)
+    exec(code_of(exported_to_hf / "README.md"), {})
+    text = re.search(r"source\('(.*?)'", (exported_to_hf / "README.md").read_text())
+    assert text
+    assert capsys.readouterr().out.strip() == regard.load(run, device="cpu").translate(text[1], beam=4).text
+
+
+def test_a_run_comes_back_from_hugging_face_to_the_bit(exported_to_hf, run, tmp_path):
+    done = command("import", exported_to_hf, "--out", tmp_path / "back")
+    assert done.exit_code == 0, done.output
+    before, after = (Translator.load(path) for path in (run, tmp_path / "back"))
+    weights = dict(after.model.named_parameters())
+    assert all(weights[name].equal(weight) for name, weight in before.model.named_parameters())
+    assert [after.source.encode(text) for text in PAIRS] == [before.source.encode(text) for text in PAIRS]
+    assert after.settings.train == before.settings.train
+
+
+def test_a_hugging_face_folder_of_other_weights_is_not_kept(run, tmp_path, monkeypatch):
+    from regard.interop.huggingface import exporting
+
+    save = exporting.save_file
+    monkeypatch.setattr(
+        exporting, "save_file", lambda tensors, *rest: save({k: x * 1.2 for k, x in tensors.items()}, *rest)
+    )
+    found = command("export", run, "--to", "hf", "--out", tmp_path / "out")
+    assert found.exit_code == 2
+    assert "the model written for transformers is not this one: " in found.output
+    assert left_in(tmp_path) == []
 
 
 # --- publishing ---

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from regard.data.tokenizers.pretrained import ABSENT
 from regard.interop.huggingface.weights import (
     ABSENT_LOGIT,
-    TokenOrder,
+    AxisOrder,
     WeightLayout,
     WeightRow,
     check_names,
@@ -29,7 +29,7 @@ norm                       ln_f
 bias                       -               target
 """)
 # our 0 is their 2, our 1 is nothing of theirs, our 2 is their 0, and our 3 is their 2 again
-ORDER = TokenOrder((2, ABSENT, 0, 2, 1), second=frozenset({3}))
+ORDER = AxisOrder((2, ABSENT, 0, 2, 1), second=frozenset({3}))
 LAYOUT = WeightLayout(orders={"target": ORDER})
 
 
@@ -87,7 +87,7 @@ def test_a_bias_that_the_other_model_has_no_place_for_is_refused():
 def test_there_and_back_is_the_same_bits(order, seed):
     x = torch.randn(7, 5, generator=torch.Generator().manual_seed(seed))
     (row,) = tensor_rows(TABLE, ["embedding.weight"])
-    layout = WeightLayout(orders={"target": TokenOrder(tuple(order))})
+    layout = WeightLayout(orders={"target": AxisOrder(tuple(order))})
     (ours,) = layout.to_ours(row, [x])
     assert torch.equal(ours, x[list(order)])
     assert torch.equal(layout.to_theirs(row, [ours])[0], x)

@@ -53,7 +53,10 @@ def import_command(
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder, or the folder of one of its checkpoints.")],
-    to: Annotated[Literal["onnx", "ctranslate2"], typer.Option(help="The engine: onnxruntime or CTranslate2.")],
+    to: Annotated[
+        Literal["hf", "onnx", "ctranslate2"],
+        typer.Option(help="hf: a Hugging Face folder (transformers); onnx (onnxruntime); ctranslate2."),
+    ],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
     precision: Annotated[
         Literal["float32", "int8"], typer.Option(help="Of the weights; int8 for ctranslate2.")
@@ -70,7 +73,10 @@ def export(
     """Export a trained model to another engine, and prove that it gives the same tokens there.
 
     The exported model runs in its own engine, greedily and with a beam of 4; where a token differs in float32, nothing
-    is written. proof.json says what was compared, README.md how to load the model.
+    is written. proof.json says what was compared, README.md how to load the model. A Hugging Face folder loads with
+    transformers' Auto classes, without code of its own, and `regard import` makes the same run of it, bit by bit.
+
+    Example: `regard export run --to hf --out exported-hf`, then `regard publish exported-hf --repo me/en-fr`
 
     Example: `regard export run --to ctranslate2 --out exported`
 

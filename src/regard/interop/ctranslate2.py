@@ -21,6 +21,7 @@ from regard.interop.export_format import (
     position_table,
     quote_text,
     stack_objections,
+    token_names,
     translation_limit,
     write_tokenizers,
 )
@@ -33,7 +34,6 @@ from regard.interop.proof import (
     TranslationEngine,
     compare_engines,
 )
-from regard.interop.tokenizer_json import token_names
 from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.sublayers import PreNorm, Residual
 from regard.models.language_model import LanguageModel, TransformerLM
@@ -205,13 +205,15 @@ class CTranslate2Translation(Engine):
     translator: Any  # a ctranslate2.Translator
     source: Sequence[str]
     target: Sequence[str]
+    prefix: Ids = ()
 
     @staticmethod
     def load(folder: Path, translator: Translator, precision: str) -> "CTranslate2Translation":
         import ctranslate2
 
         loaded = ctranslate2.Translator(str(folder), compute_type=precision, intra_threads=torch.get_num_threads())
-        return CTranslate2Translation(loaded, token_names(translator.source), token_names(translator.target))
+        names = (token_names(part) for part in (translator.source, translator.target))
+        return CTranslate2Translation(loaded, *names, prefix=translator.target.first_ids)
 
     def search(self, inputs, beam, max_length):
         found = [results[0] for results in self.translate(inputs, beam, max_length, 1)]
@@ -225,6 +227,7 @@ class CTranslate2Translation(Engine):
         ids = {name: one for one, name in enumerate(self.target)}
         found = self.translator.translate_batch(
             [[self.source[one] for one in row] for row in inputs],
+            target_prefix=[[self.target[one] for one in self.prefix]] * len(inputs) if self.prefix else None,
             beam_size=beam,
             num_hypotheses=count,
             length_penalty=0,
@@ -333,12 +336,13 @@ class CTranslate2Format(ExportFormat):
         if isinstance(task_model, TextGenerator):
             engine = CTranslate2Generation.load(folder, task_model, precision)
             return compare_engines(GenerationEngine(task_model.model), engine, inputs.ids, CONTINUATION, exact=exact)
-        own, other = TranslationEngine(task_model.model), CTranslate2Translation.load(folder, task_model, precision)
+        own = TranslationEngine(task_model.model, task_model.target.first_ids)
+        other = CTranslate2Translation.load(folder, task_model, precision)
         max_length = translation_limit(task_model, inputs)
         checks = compare_engines(own, other, inputs.ids, max_length, exact=exact)
         if exact or prepare_objections(task_model.model):
             return checks
-        ours = TranslationEngine(prepare(task_model.model, precision))  # what 8 bits cost here
+        ours = replace(own, model=prepare(task_model.model, precision))  # what 8 bits cost here
         quantized = compare_engines(own, ours, inputs.ids, max_length, exact=False)
         return [*checks, *(replace(check, name=f"{check.name}, Regard's {precision}") for check in quantized)]
 

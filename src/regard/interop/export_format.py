@@ -1,7 +1,9 @@
-"""Export formats: the interface of those that a run can be exported to, and why a model has no counterpart there."""
+"""Export formats: the interface of those that a run is exported to, tokenizer.json, and why a model does not fit."""
 
+import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,24 +11,44 @@ from typing import Any, ClassVar
 import tokenizers as library
 import torch
 from jaxtyping import Float
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 
 from regard.attention import Causal, Dot, Full, Learned, MultiHeadAttention, Rotary, ScaledDot, Sinusoidal, Softmax
-from regard.data.tokenizers.base import BOS, EOS, CharTokenizer, Tokenizer, WordTokenizer
+from regard.data.tokenizers.base import (
+    BOS,
+    EOS,
+    NUM_SPECIAL_TOKENS,
+    PAD,
+    UNK,
+    ByteTokenizer,
+    CharTokenizer,
+    LosslessTokenizer,
+    Tokenizer,
+    WordTokenizer,
+)
+from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.pretrained import PretrainedTokenizer, TokenizersEngine
+from regard.data.tokenizers.subwords import UNICODE_TO_BYTE, SubwordTokenizer
+from regard.interop.huggingface.families import MAX_POSITIONS
 from regard.interop.proof import Check, ProofInputs
-from regard.interop.tokenizer_json import export_tokenizer
 from regard.layers.embedding import PositionalEmbedding
 from regard.layers.sublayers import ACTIVATIONS, PostNorm, PreNorm
 from regard.models.transformer import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.registry import get_task
-from regard.tasks.sequence_classification.task import TextClassifier
-from regard.tasks.tagging.task import Tagger
 from regard.tasks.translation.task import Translator
 
 INNER_PRODUCTS = (ScaledDot, Dot)
-MAX_POSITIONS = 1024  # rows of a table of positions, where a model itself has no limit
+SPECIAL_NAMES = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
+NEVER = -1e9  # the score of a special token of a unigram model, which any other spelling exceeds
+FORMS = {
+    "NFC": normalizers.NFC,
+    "NFD": normalizers.NFD,
+    "NFKC": normalizers.NFKC,
+    "NFKD": normalizers.NFKD,
+}
 
 
 class ExportFormat(ABC):
@@ -70,25 +92,202 @@ class ExportFormat(ABC):
             raise ValueError(f"an export to {self.title} needs {missing[0]}; pip install 'regard[interop]'")
 
 
+# --- tokenizer.json: our tokenizers as those of the `tokenizers` library, with the same ids. Our special ids stand for
+# no text, so those of the library are not added tokens: "<s>" in a sentence stays text. ---
+
+
+def token_names(tokenizer: Tokenizer) -> list[str]:
+    """A name for each id, all of them distinct: the word, the character, the piece in GPT-2's alphabet of bytes."""
+    names = piece_names(tokenizer)
+    own = special_names(names)
+    if isinstance(tokenizer, PretrainedTokenizer):  # which has names for them, if they are tokens of it
+        own = [tokenizer.piece(one) if is_own_token(tokenizer, one) else name for one, name in enumerate(own)]
+    return [*own, *names]
+
+
+def is_own_token(tokenizer: PretrainedTokenizer, one: int) -> bool:
+    """Whether an id is a token of the tokenizer's own, and no other id is."""
+    return tokenizer.from_foreign.get(tokenizer.to_foreign[one]) == one
+
+
+def piece_names(tokenizer: Tokenizer) -> list[str]:
+    if isinstance(tokenizer, WordTokenizer):
+        return list(tokenizer.vocabulary)
+    if isinstance(tokenizer, CharTokenizer):
+        return [*(f"<0x{byte:02X}>" for byte in range(256)), *tokenizer.vocabulary]
+    if isinstance(tokenizer, SubwordTokenizer | ByteTokenizer):
+        signs = {byte: sign for sign, byte in UNICODE_TO_BYTE.items()}
+        return ["".join(signs[byte] for byte in piece) for piece in tokenizer.pieces]
+    if isinstance(tokenizer, PretrainedTokenizer):
+        return [tokenizer.piece(one) for one in range(NUM_SPECIAL_TOKENS, tokenizer.size)]
+    raise ValueError(
+        f"a tokenizer of the kind {tokenizer.kind!r} has no tokenizer.json; export words, bytes or subwords"
+    )
+
+
+def special_names(taken: Iterable[str]) -> list[str]:
+    """Names of PAD, BOS, EOS and UNK; a corpus may have words such as "<unk>", and then they differ from these."""
+    known, found = set(taken), []
+    for name in SPECIAL_NAMES.values():
+        while name in known:
+            name = f"<{name}>"
+        found.append(name)
+    return found
+
+
+def export_tokenizer(
+    tokenizer: Tokenizer, *, before: Sequence[int] = (), after: Sequence[int] = (), opening: str = ""
+) -> library.Tokenizer:
+    """The library's tokenizer. All of `TextNormalizer` is part of it but the word tokenization of a language, which
+    comes first.
+
+    Args:
+        before, after: special ids around every text.
+        opening: stands before every text, and is not part of what ids are decoded to.
+    """
+    if isinstance(tokenizer, PretrainedTokenizer):
+        return export_pretrained(tokenizer, before=before, after=after)
+    made = library.Tokenizer(export_model(tokenizer))
+    made.normalizer = export_normalizer(tokenizer, opening)
+    strip = [decoders.Strip(sign, 1, 0) for sign in opening]
+    if isinstance(tokenizer, WordTokenizer):
+        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    elif isinstance(tokenizer, CharTokenizer):
+        made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *strip])
+    elif isinstance(tokenizer, SubwordTokenizer):
+        made.pre_tokenizer = library.Tokenizer.from_str(tokenizer.model).pre_tokenizer
+        strip = [decoders.Strip(" ", 1, 0), *strip]
+        made.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse(), *strip])
+    else:
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        made.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse(), *strip])
+    names = token_names(tokenizer)
+    return with_frame(made, {one: (names[one], one) for one in (*before, *after)}, before, after)
+
+
+def with_frame(
+    made: library.Tokenizer, tokens: Mapping[int, tuple[str, int]], before: Sequence[int], after: Sequence[int]
+) -> library.Tokenizer:
+    """With ids before and after every text, whose names and ids there are `tokens`."""
+    if before or after:
+        template = [*(tokens[one][0] for one in before), "$A", *(tokens[one][0] for one in after)]
+        made.post_processor = processors.TemplateProcessing(single=template, special_tokens=list(tokens.values()))
+    return made
+
+
+def export_pretrained(
+    tokenizer: PretrainedTokenizer, *, before: Sequence[int] = (), after: Sequence[int] = (), own_ids: bool = False
+) -> library.Tokenizer:
+    """A tokenizer.json that a model was imported with, its ids in our order, or with `own_ids` as they were.
+
+    Special tokens that are written in a text are plain text, unless the tokenizer reads them as such.
+    """
+    if not isinstance(tokenizer.engine, TokenizersEngine):
+        raise ValueError(
+            "the tokenizer is a model of SentencePiece, which has no tokenizer.json; load the Hugging Face folder by "
+            "AutoTokenizer, save it by save_pretrained, and import that folder"
+        )
+    described = json.loads(tokenizer.engine.model) | {"post_processor": None, "truncation": None, "padding": None}
+    if not own_ids:
+        described = renumber_tokens(described, tokenizer, markup=tokenizer.engine.markup)
+    made, names = library.Tokenizer.from_str(json.dumps(described)), token_names(tokenizer)
+    if wrong := [n for n, name in enumerate(names) if not own_ids and made.token_to_id(name) not in (n, None)]:
+        raise ValueError(f"the token {names[wrong[0]]!r} cannot have the id {wrong[0]} in a tokenizer.json")
+    piece, there = tokenizer.piece, tokenizer.to_foreign
+    tokens = {one: (piece(one), there[one]) if own_ids else (names[one], one) for one in (*before, *after)}
+    return with_frame(made, tokens, before, after)
+
+
+def renumber_tokens(described: dict[str, Any], tokenizer: PretrainedTokenizer, *, markup: bool) -> dict[str, Any]:
+    """What a tokenizer.json holds, with our ids; every token is one of the model's own, so that none gets another."""
+    model, added = dict(described["model"]), list(described["added_tokens"])
+    listed = isinstance(model["vocab"], list)
+    vocabulary = {piece: one for one, (piece, _) in enumerate(model["vocab"])} if listed else dict(model["vocab"])
+    vocabulary |= {token["content"]: token["id"] for token in added}
+    if outside := [piece for piece, one in vocabulary.items() if one not in tokenizer.from_foreign]:
+        raise ValueError(f"the token {outside[0]!r} of the tokenizer has no vector in the model; it cannot be exported")
+    ours = {piece: tokenizer.from_foreign[one] for piece, one in vocabulary.items()}
+    if listed:
+        scores, names = dict(map(tuple, model["vocab"])), token_names(tokenizer)
+        by_id = {one: piece for piece, one in ours.items()}
+        pieces = [by_id.get(one, names[one]) for one in range(max(by_id) + 1)]
+        model |= {
+            "vocab": [[piece, scores.get(piece, NEVER)] for piece in pieces],
+            "unk_id": None if model.get("unk_id") is None else tokenizer.from_foreign[model["unk_id"]],
+        }
+    else:
+        model["vocab"] = ours
+    kept = [token | {"id": ours[token["content"]]} for token in added if markup or not token["special"]]
+    return described | {"model": model, "added_tokens": sorted(kept, key=lambda token: token["id"])}
+
+
+def export_model(tokenizer: Tokenizer) -> models.Model:
+    names = token_names(tokenizer)
+    vocabulary = {name: one for one, name in enumerate(names)}
+    if isinstance(tokenizer, WordTokenizer):
+        return models.WordLevel(vocabulary, unk_token=names[UNK])
+    if isinstance(tokenizer, CharTokenizer):
+        return models.BPE(vocabulary, [], unk_token=names[UNK], byte_fallback=True)
+    if not isinstance(tokenizer, SubwordTokenizer):
+        return models.BPE(vocabulary, [])
+    model: Mapping[str, Any] = json.loads(tokenizer.model)["model"]
+    if model["type"] == "BPE":
+        return models.BPE(vocabulary, [(left, right) for left, right in model["merges"]])
+    scores = [*((name, NEVER) for name in names[:NUM_SPECIAL_TOKENS]), *map(tuple, model["vocab"])]
+    return models.Unigram(scores, unk_id=UNK)
+
+
+def export_normalizer(tokenizer: Tokenizer, opening: str) -> normalizers.Normalizer:
+    normal, steps = tokenizer.normalizer, list[normalizers.Normalizer]()
+    steps += [FORMS[normal.form]()] if normal.form else []
+    if normal.squeeze or normal.language:
+        steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    steps += [normalizers.Lowercase()] if normal.lower else []
+    steps += [FORMS[normal.form]()] if normal.form and normal.lower else []
+    if isinstance(tokenizer, WordTokenizer):  # a word that is spelt as a special token is unknown, and no such token
+        names = token_names(tokenizer)[:NUM_SPECIAL_TOKENS]
+        spelt = "|".join(map(re.escape, names))
+        steps.append(normalizers.Replace(Regex(rf"(?<!\S)(?:{spelt})(?!\S)"), names[UNK]))
+    prefix = (tokenizer.prefix if isinstance(tokenizer, LosslessTokenizer) else "") + opening
+    steps += [normalizers.Prepend(prefix)] if prefix else []
+    return normalizers.Sequence(steps)
+
+
+def words_first(normal: TextNormalizer, text: str) -> str:
+    """What tokenizer.json is given: the text, tokenized into words where the model reads it so."""
+    return TextNormalizer(language=normal.language).apply(text)
+
+
 # --- the tokenizers of a task ---
 
 
 def text_tokenizers(task_model: PretrainedModel) -> dict[str, library.Tokenizer]:
-    """tokenizer.json by the name of its file, that of the input first."""
+    """tokenizer.json by the name of its file, that of the input first. An engine itself adds EOS to a source."""
     if isinstance(task_model, Translator):
         return {
-            "source_tokenizer.json": export_tokenizer(task_model.source),
+            "source_tokenizer.json": export_tokenizer(task_model.source, before=task_model.source.first_ids),
             "target_tokenizer.json": export_tokenizer(task_model.target),
         }
+    tokenizer = input_tokenizer(task_model)
+    before, after = frame_ids(task_model, tokenizer)
+    opening = prompt_opening(tokenizer)[1] if isinstance(task_model, TextGenerator) else ""
+    return {"tokenizer.json": export_tokenizer(tokenizer, before=before, after=after, opening=opening)}
+
+
+def frame_ids(task_model: PretrainedModel, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids before and after every text that a model reads."""
+    if isinstance(task_model, Translator):
+        return tokenizer.first_ids, (EOS,)
     if isinstance(task_model, TextGenerator):
-        before, opening = prompt_opening(task_model.tokenizer)
-        return {"tokenizer.json": export_tokenizer(task_model.tokenizer, before=before, opening=opening)}
-    assert isinstance(task_model, TextClassifier | Tagger)
-    return {"tokenizer.json": export_tokenizer(task_model.tokenizer)}
+        return prompt_opening(tokenizer)[0], ()
+    return (tokenizer.first_ids, tokenizer.last_ids) if isinstance(tokenizer, PretrainedTokenizer) else ((), ())
 
 
 def prompt_opening(tokenizer: Tokenizer) -> tuple[tuple[int, ...], str]:
     """The special ids and the text that stand before a prompt: see `TextGenerator.encode_prompt`."""
+    if isinstance(tokenizer, PretrainedTokenizer):
+        return ((BOS,) if tokenizer.starts else ()), ""
     if isinstance(tokenizer, WordTokenizer):
         return (EOS,), ""
     if isinstance(tokenizer, CharTokenizer) and "\n" not in tokenizer.vocabulary:

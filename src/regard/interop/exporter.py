@@ -19,11 +19,14 @@ from typing import Any
 
 from regard.data.corpora import CORPORA
 from regard.data.files import make_folder, read_lines, require_small_file, write_text_atomic
+from regard.data.tokenizers.base import EOS
 from regard.interop.export_format import (
     ExportFormat,
     encode_text,
+    frame_ids,
     input_tokenizer,
     position_limit,
+    words_first,
 )
 from regard.interop.proof import (
     CONTINUATION,
@@ -37,8 +40,8 @@ from regard.interop.proof import (
     package_versions,
     read_proof,
 )
-from regard.interop.tokenizer_json import words_first
 from regard.models.seq2seq import count_parameters
+from regard.tasks.image_classification.task import ImageClassifier
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.metrics import MetricScore
 from regard.tasks.own_parts import OwnParts
@@ -51,6 +54,7 @@ from regard.training.run_folder import resolve_weights
 
 # the module of each format, which is loaded when it is asked for, and its class there
 FORMATS = {
+    "hf": ("regard.interop.huggingface.exporting", "HuggingFaceFormat"),
     "onnx": ("regard.interop.onnx", "OnnxFormat"),
     "ctranslate2": ("regard.interop.ctranslate2", "CTranslate2Format"),
 }
@@ -156,9 +160,14 @@ def write_and_prove(
 def gather_inputs(
     task: Task, task_model: PretrainedModel, sentences: Path | None, data: Path | None, *, count: int
 ) -> ProofInputs:
-    """Sentences of a file, or of the run's validation data; ids at random where those are not there."""
+    """Sentences of a file, or of the run's validation data; ids at random where those are not there. Of an image model,
+    the numbers that images are drawn by."""
     if count < 1:
         raise ValueError(f"{count} sentences prove nothing; take at least 1")
+    if isinstance(task_model, ImageClassifier):
+        if sentences is not None:
+            raise ValueError(f"{sentences}: an image model reads no sentences; leave --sentences out")
+        return ProofInputs(tuple((number,) for number in range(count)), "images of pixels drawn at random")
     limit = position_limit(task_model)
     if sentences is not None:
         found = text_inputs(task_model, list(read_lines(sentences)), sentences.name, limit, count)
@@ -171,9 +180,10 @@ def gather_inputs(
         logging.getLogger(__name__).warning(
             f"the validation data is not there ({error}); the proof runs ids drawn at random: better, give --sentences"
         )
-        return ProofInputs.drawn(
-            count, min(input_tokenizer(task_model).size, limit), "the validation data was not there"
-        )
+        before, after = frame_ids(task_model, tokenizer := input_tokenizer(task_model))
+        drawn = ProofInputs.drawn(count, min(tokenizer.size, limit), "the validation data was not there")
+        after = tuple(one for one in after if one != EOS)  # of a source, which every engine adds
+        return replace(drawn, ids=tuple((*before, *row, *after) for row in drawn.ids))
     origin = f"{task_model.settings.data.corpus}, valid"
     if isinstance(task_model, Tagger):  # whose words are encoded one by one
         ids = [tuple(row) for row in task.token_ids(task_model, examples[:count])]
@@ -265,7 +275,7 @@ def model_card(
 
 
 def vocabularies(task_model: Any) -> dict[str, Any]:
-    names = ("source", "target") if "source" in task_model.part_files else ("tokenizer",)
+    names = [name for name in ("source", "target", "tokenizer") if name in task_model.part_files]
     return {f"{name} vocabulary" if name != "tokenizer" else "vocabulary": getattr(task_model, name) for name in names}
 
 

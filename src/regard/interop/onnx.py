@@ -36,6 +36,7 @@ from regard.interop.proof import (
 )
 from regard.models.encoder import SequenceClassifier, TokenClassifier
 from regard.models.language_model import LanguageModel, TransformerLM
+from regard.models.masked_lm import MaskedLanguageModel
 from regard.models.seq2seq import DecoderState, Memory
 from regard.models.transformer import DecoderLayer, EncodedSource, EncoderLayer, KVCaches, Transformer
 from regard.tasks.language_modeling.task import TextGenerator
@@ -99,6 +100,8 @@ class LabelGraph(nn.Module):
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         if isinstance(self.model, SequenceClassifier):
             return self.model(tokens, lengths)[:, None]
+        if isinstance(self.model, MaskedLanguageModel):
+            return self.model(tokens, lengths)
         every = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
         return self.model(tokens, lengths, every)
 
@@ -389,7 +392,8 @@ class OnnxFormat(ExportFormat):
 
     def prove(self, task_model, folder, inputs, precision):
         if isinstance(task_model, Translator):
-            own, other = TranslationEngine(task_model.model), TranslationEngine(OnnxTransformer.load(folder))
+            own = TranslationEngine(task_model.model, task_model.target.first_ids)
+            other = replace(own, model=OnnxTransformer.load(folder))
             return compare_engines(own, other, inputs.ids, translation_limit(task_model, inputs))
         if isinstance(task_model, TextGenerator):
             own, other = GenerationEngine(task_model.model), GenerationEngine(OnnxLanguageModel.load(folder))

@@ -84,12 +84,15 @@ class Engine(ABC):
 
 @dataclass(frozen=True, eq=False)
 class TranslationEngine(Engine):
-    """Our searches on a sequence-to-sequence model, or on one that stands for it."""
+    """Our searches on a sequence-to-sequence model, or on one that stands for it; a target text begins with `prefix`,
+    the tag of its language."""
 
     model: DecodableModel
+    prefix: Ids = ()
 
     def search(self, inputs, beam, max_length):
-        found = translate_all(self.model, inputs, Beam(beam, max_length=LengthLimit(0, max_length), refill=True))
+        search = Beam(beam, max_length=LengthLimit(0, max_length), refill=True)
+        found = translate_all(self.model, inputs, search, prefixes=[self.prefix] * len(inputs))
         return [Output(best.ids, best.log_probability) for best, *_ in found]
 
     def score(self, inputs, outputs):

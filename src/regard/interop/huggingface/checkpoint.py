@@ -8,7 +8,8 @@ import base64
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -108,23 +109,32 @@ def load_folder(folder: Path) -> tuple[nn.Module, Any]:
     require_transformers()
     refuse_unsafe(folder)
     from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
-    from transformers.utils import logging
 
     _, _, _, image, speech = FOREIGN_TASKS
     auto = {image: AutoImageProcessor, speech: AutoProcessor}.get(task_name(folder), AutoTokenizer)
+    try:
+        with hidden_progress_bar():
+            model = model_class(folder).from_pretrained(
+                folder, use_safetensors=True, local_files_only=True, trust_remote_code=False
+            )
+            processor = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{folder} cannot be loaded: {' '.join(str(error).split())[:300]}; save it again") from None
+    return model.eval(), processor
+
+
+@contextmanager
+def hidden_progress_bar() -> Iterator[None]:
+    """Without that of transformers, for models that are loaded in a moment."""
+    from transformers.utils import logging
+
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model = model_class(folder).from_pretrained(
-            folder, use_safetensors=True, local_files_only=True, trust_remote_code=False
-        )
-        processor = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{folder} cannot be loaded: {' '.join(str(error).split())[:300]}; save it again") from None
+        yield
     finally:
         if shown:
             logging.enable_progress_bar()
-    return model.eval(), processor
 
 
 # --- the files ---

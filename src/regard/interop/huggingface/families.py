@@ -1,7 +1,8 @@
-"""Families of Hugging Face models: for each a table of its weights, and what its config.json means to our network."""
+"""Families of Hugging Face models: for each a table of its weights, and its config.json read and written."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import isqrt
 from typing import Any, Literal
 
 from regard.attention import (
@@ -15,10 +16,19 @@ from regard.attention import (
     ScaledDot,
     Sinusoidal,
 )
-from regard.interop.huggingface.weights import WeightRow, parse_table
-from regard.models.config import EncoderConfig, LanguageModelConfig, ModelConfig
-from regard.models.config_base import ConfigBase
-from regard.models.vision import VisionConfig
+from regard.interop.huggingface.weights import AxisOrder, WeightRow, parse_table
+from regard.models.config import (
+    EncoderConfig,
+    LanguageModelConfig,
+    ModelConfig,
+    TextModelConfig,
+    build_layer_recipes,
+    text_recipes,
+)
+from regard.models.config_base import ConfigBase, recipe_text
+from regard.models.safetensors_io import shapes_only
+from regard.models.transformer import make_causal
+from regard.models.vision import VisionConfig, build_patch_recipe
 
 # what transformers calls an activation, and what it is called here
 ACTIVATION_NAMES = {
@@ -29,6 +39,8 @@ ACTIVATION_NAMES = {
     "silu": "silu",
     "swish": "silu",
 }
+THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATION_NAMES.items())}
+MAX_POSITIONS = 1024  # rows of a table of positions, where a model itself has no limit
 
 
 # --- config.json ---
@@ -93,6 +105,7 @@ class Family:
     Args:
         task: which task of ours they are for.
         model: the configuration of our network, from theirs.
+        config: theirs, from ours: the inverse of `model`, wherever our network is one of the family.
         table: of their weights; it may depend on our configuration.
         base: what the names of the base model begin with, which its own checkpoint leaves out.
         tied: tensors that files may hold twice: the copy, and the original.
@@ -104,6 +117,7 @@ class Family:
 
     task: str
     model: Callable[[CheckpointConfig], ConfigBase]
+    config: Callable[[Any], dict[str, Any]]
     table: Callable[[Any], tuple[WeightRow, ...]]
     base: str = ""
     tied: Mapping[str, str] = field(default_factory=dict)
@@ -112,20 +126,68 @@ class Family:
     tags: Literal["", "source", "both"] = ""
 
 
+# --- the recipes of our configurations ---
+
+
+def place_recipes(model: ConfigBase) -> dict[str, tuple[Recipe, ...]]:
+    """The recipes of each attention, one for all layers or one for each; those of a decoder are causal."""
+    with shapes_only():
+        if isinstance(model, ModelConfig):
+            built = {place: build_layer_recipes(model, place) for place in ("encoder", "decoder", "cross")}
+            found = {place: (each,) if isinstance(each, Recipe) else tuple(each) for place, each in built.items()}
+            return found | {"decoder": tuple(map(make_causal, found["decoder"]))}
+        if isinstance(model, VisionConfig):
+            texts = model.recipe if isinstance(model.recipe, tuple) else (model.recipe,)
+            return {"attention": tuple(build_patch_recipe(recipe_text(one), (1, 1), model.model) for one in texts)}
+        assert isinstance(model, EncoderConfig | LanguageModelConfig)
+        each = text_recipes(model)
+        return {"attention": tuple(map(make_causal, each)) if isinstance(model, LanguageModelConfig) else each}
+
+
+def first_recipe(model: ConfigBase) -> Recipe:
+    return next(iter(place_recipes(model).values()))[0]
+
+
+def max_positions(model: ConfigBase) -> int:
+    """As many as are learned; where none are, as many as a written table has."""
+    learned = [part.max_length for part in first_recipe(model).embedding_positions if isinstance(part, Learned)]
+    return min(learned, default=MAX_POSITIONS)
+
+
+def sinusoids(model: ConfigBase) -> set[str]:
+    """How the features of all sinusoidal positions are paired: adjacent (Vaswani et al. 2017), or as two halves."""
+    recipes = [one for each in place_recipes(model).values() for one in each]
+    return {part.pairs for one in recipes for part in one.embedding_positions if isinstance(part, Sinusoidal)}
+
+
+def feature_order(model: ConfigBase) -> dict[str, AxisOrder]:
+    """Of the residual stream: sines first and cosines behind them, which is how families pair them. Any network is
+    the same with its features in another order."""
+    if not isinstance(model, TextModelConfig) or sinusoids(model) != {"adjacent"}:
+        return {}
+    places = {feature: at for at, feature in enumerate((*range(0, model.model, 2), *range(1, model.model, 2)))}
+    return {"model": AxisOrder(tuple(places[feature] for feature in range(model.model)))}
+
+
 # --- Marian (OPUS-MT) ---
 
 
 MARIAN_LAYERS = """
-encoder.*.attention.{query,key,value,output}     model.encoder.layers.*.self_attn.{q,k,v,out}_proj
-encoder.*.residual_attention.norm                model.encoder.layers.*.self_attn_layer_norm
-encoder.*.feed_forward.{up,down}                 model.encoder.layers.*.{fc1,fc2}
-encoder.*.residual_feed_forward.norm             model.encoder.layers.*.final_layer_norm
-decoder.*.attention.{query,key,value,output}     model.decoder.layers.*.self_attn.{q,k,v,out}_proj
-decoder.*.residual_attention.norm                model.decoder.layers.*.self_attn_layer_norm
-decoder.*.cross.{query,key,value,output}         model.decoder.layers.*.encoder_attn.{q,k,v,out}_proj
-decoder.*.residual_cross.norm                    model.decoder.layers.*.encoder_attn_layer_norm
-decoder.*.feed_forward.{up,down}                 model.decoder.layers.*.{fc1,fc2}
-decoder.*.residual_feed_forward.norm             model.decoder.layers.*.final_layer_norm
+encoder.*.attention.{query,key,value}     model.encoder.layers.*.self_attn.{q,k,v}_proj       o model -> o model
+encoder.*.attention.output                model.encoder.layers.*.self_attn.out_proj           model i -> model i
+encoder.*.residual_attention.norm         model.encoder.layers.*.self_attn_layer_norm         model -> model
+encoder.*.feed_forward.up                 model.encoder.layers.*.fc1                          o model -> o model
+encoder.*.feed_forward.down               model.encoder.layers.*.fc2                          model i -> model i
+encoder.*.residual_feed_forward.norm      model.encoder.layers.*.final_layer_norm             model -> model
+decoder.*.attention.{query,key,value}     model.decoder.layers.*.self_attn.{q,k,v}_proj       o model -> o model
+decoder.*.attention.output                model.decoder.layers.*.self_attn.out_proj           model i -> model i
+decoder.*.residual_attention.norm         model.decoder.layers.*.self_attn_layer_norm         model -> model
+decoder.*.cross.{query,key,value}         model.decoder.layers.*.encoder_attn.{q,k,v}_proj    o model -> o model
+decoder.*.cross.output                    model.decoder.layers.*.encoder_attn.out_proj        model i -> model i
+decoder.*.residual_cross.norm             model.decoder.layers.*.encoder_attn_layer_norm      model -> model
+decoder.*.feed_forward.up                 model.decoder.layers.*.fc1                          o model -> o model
+decoder.*.feed_forward.down               model.decoder.layers.*.fc2                          model i -> model i
+decoder.*.residual_feed_forward.norm      model.decoder.layers.*.final_layer_norm             model -> model
 """
 MARIAN = parse_table(f"""
 embeddings.tables.target.weight                  model.shared.weight            target model -> target model
@@ -144,13 +206,17 @@ embeddings.bias                                  final_logits_bias              
 
 
 def read_marian(config: CheckpointConfig) -> ModelConfig:
-    shared, tied = (config.flag(name, default=True) for name in ("share_encoder_decoder_embeddings", TIED))
+    shared, tied = (config.flag(name, default=True) for name in (SHARED, TIED))
     recipe = Recipe(position=Sinusoidal(pairs="halves"))
     tie = ("all" if tied else "input") if shared else ("target" if tied else "none")
     return read_seq2seq(config, norm="post", activation="gelu", recipe=recipe, tie=tie, scaled=False)
 
 
-TIED = "tie_word_embeddings"
+TIED, SHARED = "tie_word_embeddings", "share_encoder_decoder_embeddings"
+
+
+def write_marian(model: ModelConfig) -> dict[str, Any]:
+    return write_seq2seq(model) | {SHARED: model.tie in ("all", "input"), TIED: model.tie in ("all", "target")}
 
 
 def read_seq2seq(
@@ -175,6 +241,54 @@ def read_seq2seq(
     )
 
 
+def write_seq2seq(model: ModelConfig) -> dict[str, Any]:
+    sides = {"attention_heads": model.heads, "ffn_dim": model.hidden}
+    return {
+        "encoder_layers": model.layers,
+        "decoder_layers": model.decoder_layers or model.layers,
+        "d_model": model.model,
+        **{f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sides.items()},
+        "activation_function": THEIR_ACTIVATIONS[model.activation],
+        "scale_embedding": model.embedding_scale == "input",
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "max_position_embeddings": max_positions(model),
+        "forced_eos_token_id": None,
+    }
+
+
+# --- Pegasus and Blenderbot: Marian's layers with the norm before each sub-layer; sinusoids, or learned positions ---
+
+
+FINAL_NORMS = "{encoder,decoder}_norm    model.{encoder,decoder}.layer_norm    model -> model"
+LEARNED_POSITIONS = "{source,target}_positions.learned.0    model.{encoder,decoder}.embed_positions"
+PEGASUS, PEGASUS_PAIR = ((*table, *parse_table(FINAL_NORMS)) for table in (MARIAN, MARIAN_PAIR))
+BLENDERBOT, BLENDERBOT_PAIR = ((*table, *parse_table(LEARNED_POSITIONS)) for table in (PEGASUS, PEGASUS_PAIR))
+
+
+def read_pegasus(config: CheckpointConfig) -> ModelConfig:
+    return read_pre_norm(config, Recipe(position=Sinusoidal(pairs="halves")))
+
+
+def read_blenderbot(config: CheckpointConfig) -> ModelConfig:
+    length = config.whole("max_position_embeddings", 128)
+    return read_pre_norm(config, Recipe(position=Learned(length, config.whole("d_model", 2560))))
+
+
+def read_pre_norm(config: CheckpointConfig, recipe: Recipe) -> ModelConfig:
+    tie = "all" if config.flag(TIED, default=True) else "none"
+    return read_seq2seq(config, norm="pre", activation="gelu", recipe=recipe, tie=tie, scaled=False)
+
+
+def write_pre_norm(model: ModelConfig) -> dict[str, Any]:
+    """One table for all, or three, of which two may be the same."""
+    return write_seq2seq(model) | {TIED: model.tie == "all"}
+
+
+def write_blenderbot(model: ModelConfig) -> dict[str, Any]:
+    return write_pre_norm(model) | {"encoder_no_repeat_ngram_size": 0}
+
+
 # --- M2M100 and NLLB ---
 
 
@@ -182,7 +296,7 @@ M2M100 = parse_table(f"""
 embeddings.tables.target.weight                  model.shared.weight            target model -> target model
 embeddings.bias                                  -                              target
 {MARIAN_LAYERS}
-{{encoder,decoder}}_norm                         model.{{encoder,decoder}}.layer_norm
+{FINAL_NORMS}
 """)
 
 
@@ -267,12 +381,37 @@ def read_t5(config: CheckpointConfig) -> ModelConfig:
     )
 
 
+def write_t5(model: ModelConfig) -> dict[str, Any]:
+    biases = [part for part in first_recipe(model).score_positions if isinstance(part, RelativeBias)]
+    found = [part.relation for part in biases if isinstance(part.relation, LogBuckets)]
+    buckets = found[0] if found else LogBuckets()
+    gated = model.feed_forward_type == "gated"
+    activation = "gelu" if gated and model.activation == "gelu_tanh" else THEIR_ACTIVATIONS[model.activation]
+    return {
+        "num_layers": model.layers,
+        "num_decoder_layers": model.decoder_layers or model.layers,
+        "d_model": model.model,
+        "num_heads": model.heads,
+        "d_kv": model.head_width,
+        "d_ff": model.hidden,
+        "layer_norm_epsilon": model.norm_eps,
+        "feed_forward_proj": "gated-" * gated + activation,
+        "relative_attention_num_buckets": buckets.buckets,
+        "relative_attention_max_distance": buckets.max_distance,
+        "dropout_rate": model.dropout,
+        TIED: model.embedding_scale == "output",  # what they tell by it
+        # transformers makes a KV cache as deep as the encoder
+        "use_cache": (model.decoder_layers or model.layers) <= model.layers,
+    }
+
+
 # --- GPT-2 ---
 
 
 # its linear layers are "Conv1D", whose weights are transposed
 GPT2 = parse_table("""
 embedding.weight                                 transformer.wte.weight             target model -> target model
+output.weight                                    lm_head.weight                     target model -> target model
 bias                                             -                                  target
 backbone.positions.learned.0.weight              transformer.wpe.weight
 backbone.layers.*.residual_attention.norm        transformer.h.*.ln_1
@@ -286,7 +425,7 @@ backbone.norm                                    transformer.ln_f
 
 
 def read_gpt2(config: CheckpointConfig) -> LanguageModelConfig:
-    config.require(scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, tie_word_embeddings=True)
+    config.require(scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     model = config.whole("n_embd", 768)
     score = ScaledDot() if config.flag("scale_attn_weights", default=True) else Dot()
     return LanguageModelConfig(
@@ -298,6 +437,7 @@ def read_gpt2(config: CheckpointConfig) -> LanguageModelConfig:
         activation=config.activation("activation_function", "gelu_new"),
         norm_eps=config.number("layer_norm_epsilon", 1e-5),
         embedding_scale="none",
+        tied=config.flag(TIED, default=True),
         output_bias=False,
         recipe=Recipe(score=score, position=Learned(config.whole("n_positions", 1024), model)),
         dropout=config.number("resid_pdrop", 0.1),
@@ -305,21 +445,98 @@ def read_gpt2(config: CheckpointConfig) -> LanguageModelConfig:
     )
 
 
+def write_gpt2(model: LanguageModelConfig) -> dict[str, Any]:
+    return {
+        "n_layer": model.layers,
+        "n_embd": model.model,
+        "n_head": model.heads,
+        "n_inner": model.hidden,
+        "n_positions": max_positions(model),
+        "activation_function": THEIR_ACTIVATIONS[model.activation],
+        "layer_norm_epsilon": model.norm_eps,
+        "scale_attn_weights": not isinstance(first_recipe(model).score, Dot),
+        "resid_pdrop": model.dropout,
+        "embd_pdrop": model.dropout,
+        "attn_pdrop": model.attention_dropout,
+        TIED: model.tied,
+    }
+
+
+# --- CTRL: sinusoids, scaled embeddings, ReLU, and a bias of the logits ---
+
+
+CTRL = parse_table("""
+embedding.weight                               transformer.w.weight  target model -> target model
+output.weight                                  lm_head.weight        target model -> target model
+bias                                           lm_head.bias          target -> target
+backbone.layers.*.residual_attention.norm      transformer.h.*.layernorm1                        model -> model
+backbone.layers.*.attention.{query,key,value}  transformer.h.*.multi_head_attention.{Wq,Wk,Wv}   o model -> o model
+backbone.layers.*.attention.output             transformer.h.*.multi_head_attention.dense        model i -> model i
+backbone.layers.*.residual_feed_forward.norm   transformer.h.*.layernorm2                        model -> model
+backbone.layers.*.feed_forward.up              transformer.h.*.ffn.0                             o model -> o model
+backbone.layers.*.feed_forward.down            transformer.h.*.ffn.2                             model i -> model i
+backbone.norm                                  transformer.layernorm                             model -> model
+""")
+CTRL_EPSILON = 1e-6  # of all layers, whatever the configuration says of the last norm
+
+
+def read_ctrl(config: CheckpointConfig) -> LanguageModelConfig:
+    if (epsilon := config.number("layer_norm_epsilon", CTRL_EPSILON)) != CTRL_EPSILON:
+        raise ValueError(f"config.json: layer_norm_epsilon = {epsilon} is that of the last norm alone; 1e-06 is of all")
+    return LanguageModelConfig(
+        kind="transformer",
+        layers=config.whole("n_layer", 48),
+        model=config.whole("n_embd", 1280),
+        heads=config.whole("n_head", 16),
+        hidden=config.whole("dff", 8192),
+        activation="relu",
+        norm_eps=CTRL_EPSILON,
+        tied=config.flag(TIED, default=True),
+        recipe=Recipe(position=Sinusoidal(pairs="halves")),
+        dropout=config.number("resid_pdrop", 0.1),
+    )
+
+
+def write_ctrl(model: LanguageModelConfig) -> dict[str, Any]:
+    return {
+        "n_layer": model.layers,
+        "n_embd": model.model,
+        "n_head": model.heads,
+        "dff": model.hidden,
+        "n_positions": MAX_POSITIONS,
+        "resid_pdrop": model.dropout,
+        "embd_pdrop": model.dropout,
+        TIED: model.tied,
+    }
+
+
 # --- Llama (SmolLM2), and Qwen3, whose queries and keys are normed ---
 
 
-LLAMA = parse_table("""
+LLAMA_LAYERS = """
 embedding.weight                                 model.embed_tokens.weight          target model -> target model
 output.weight                                    lm_head.weight                     target model -> target model
 bias                                             -                                  target
 backbone.layers.*.residual_attention.norm        model.layers.*.input_layernorm
-backbone.layers.*.attention.{query,key,value}    model.layers.*.self_attn.{q,k,v}_proj
+backbone.layers.*.attention.value                model.layers.*.self_attn.v_proj
 backbone.layers.*.attention.{query,key}_norm     model.layers.*.self_attn.{q,k}_norm
 backbone.layers.*.attention.output               model.layers.*.self_attn.o_proj
 backbone.layers.*.residual_feed_forward.norm     model.layers.*.post_attention_layernorm
 backbone.layers.*.feed_forward.{gate,up,down}    model.layers.*.mlp.{gate,up,down}_proj
 backbone.norm                                    model.norm
-""")
+"""
+LLAMA = {
+    "halves": parse_table(f"""
+{LLAMA_LAYERS}
+backbone.layers.*.attention.{{query,key}}        model.layers.*.self_attn.{{q,k}}_proj
+"""),
+    # their pairs of features are one from each half, ours are adjacent
+    "adjacent": parse_table(f"""
+{LLAMA_LAYERS}
+backbone.layers.*.attention.query                model.layers.*.self_attn.q_proj    (h two pair) i -> (h pair two) i
+backbone.layers.*.attention.key                  model.layers.*.self_attn.k_proj    (g two pair) i -> (g pair two) i
+"""),
+}
 
 
 # as llama.cpp names it; rows of queries and keys are in the order of adjacent pairs
@@ -375,6 +592,54 @@ def read_decoder(
         dropout=0.0,
         attention_dropout=config.number("attention_dropout", 0.0),
     )
+
+
+def rotary_pairs(model: LanguageModelConfig) -> str:
+    """Of the features that are rotated together; "" if they are not the same in all layers."""
+    recipes = place_recipes(model)["attention"]
+    found = {part.pairs for one in recipes for part in one.query_key_positions if isinstance(part, Rotary)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def llama_table(model: LanguageModelConfig) -> tuple[WeightRow, ...]:
+    return LLAMA["adjacent" if rotary_pairs(model) == "adjacent" else "halves"]
+
+
+def llama_sizes(model: LanguageModelConfig) -> dict[str, int]:
+    return {"h": model.heads, "g": model.groups or model.heads, "two": 2}
+
+
+def write_decoder(model: LanguageModelConfig) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.model,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.groups or model.heads,
+        "head_dim": model.head_width,
+        "intermediate_size": model.hidden,
+        "rms_norm_eps": model.norm_eps,
+        "hidden_act": THEIR_ACTIVATIONS[model.activation],
+        "attention_dropout": model.attention_dropout,
+        "rope_parameters": write_rotary(model),
+        TIED: model.tied,
+    }
+
+
+def write_rotary(model: LanguageModelConfig) -> dict[str, Any]:
+    schemes = [part for part in first_recipe(model).query_key_positions if isinstance(part, Rotary)]
+    scheme = schemes[0] if schemes else Rotary()
+    found: dict[str, Any] = {"rope_type": "default", "rope_theta": scheme.theta}
+    if not isinstance(scaling := scheme.scaling, RotaryScaling):
+        return found
+    if scaling.length == 1:
+        return found | {"rope_type": "linear", "factor": scaling.factor}
+    return found | {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.slow,
+        "high_freq_factor": scaling.fast,
+        "original_max_position_embeddings": scaling.length,
+    }
 
 
 def read_rotary(config: CheckpointConfig) -> Rotary:
@@ -452,6 +717,21 @@ def read_bert(config: CheckpointConfig) -> EncoderConfig:
     )
 
 
+def write_bert(model: EncoderConfig) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.model,
+        "num_attention_heads": model.heads,
+        "intermediate_size": model.hidden,
+        "max_position_embeddings": max_positions(model),
+        "type_vocab_size": max(1, model.segments),
+        "hidden_act": THEIR_ACTIVATIONS[model.activation],
+        "layer_norm_eps": model.norm_eps,
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": model.attention_dropout,
+    }
+
+
 # --- ViT ---
 
 
@@ -496,6 +776,20 @@ def read_vit(config: CheckpointConfig) -> VisionConfig:
     )
 
 
+def write_vit(model: VisionConfig) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.model,
+        "num_attention_heads": model.heads,
+        "intermediate_size": model.hidden,
+        "patch_size": model.patch,
+        "image_size": model.patch * isqrt(max_positions(model) - 1),
+        "layer_norm_eps": model.norm_eps,
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": model.attention_dropout,
+    }
+
+
 # --- all of them ---
 
 
@@ -504,19 +798,39 @@ EMBEDDING_COPIES = {
     "model.encoder.embed_tokens.weight": "model.shared.weight",
     "model.decoder.embed_tokens.weight": "model.shared.weight",
 }
-# by the architecture that config.json names
+# two tables where a class has three, and one that nothing reads
+PAIR_COPIES = EMBEDDING_COPIES | {"model.shared.weight": "model.decoder.embed_tokens.weight"}
+SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+# by the architecture that config.json names; a run is exported to the first that it is one of
 FAMILIES: dict[str, Family] = {
     "MarianMTModel": Family(
         "translation",
         read_marian,
+        write_marian,
         lambda model: MARIAN if model.tie in ("all", "input") else MARIAN_PAIR,
         tied=EMBEDDING_COPIES,
-        ignored=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+        ignored=SINUSOIDS,
         tags="source",
+    ),
+    "PegasusForConditionalGeneration": Family(
+        "translation",
+        read_pegasus,
+        write_pre_norm,
+        lambda model: PEGASUS if model.tie in ("all", "input") else PEGASUS_PAIR,
+        tied=PAIR_COPIES,
+        ignored=SINUSOIDS,
+    ),
+    "BlenderbotForConditionalGeneration": Family(
+        "translation",
+        read_blenderbot,
+        write_blenderbot,
+        lambda model: BLENDERBOT if model.tie in ("all", "input") else BLENDERBOT_PAIR,
+        tied=PAIR_COPIES,
     ),
     "M2M100ForConditionalGeneration": Family(
         "translation",
         read_m2m100,
+        write_seq2seq,
         lambda model: M2M100,
         tied=EMBEDDING_COPIES,
         ignored=("model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
@@ -525,6 +839,7 @@ FAMILIES: dict[str, Family] = {
     "T5ForConditionalGeneration": Family(
         "translation",
         read_t5,
+        write_t5,
         lambda model: T5[model.feed_forward_type],
         tied={"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
         # some files have it, and it was never used
@@ -533,22 +848,41 @@ FAMILIES: dict[str, Family] = {
     "GPT2LMHeadModel": Family(
         "language_modeling",
         read_gpt2,
+        write_gpt2,
         lambda model: GPT2,
         base="transformer.",
         tied={"lm_head.weight": "transformer.wte.weight"},
         ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
     ),
+    "CTRLLMHeadModel": Family(
+        "language_modeling",
+        read_ctrl,
+        write_ctrl,
+        lambda model: CTRL,
+        base="transformer.",
+        tied={"lm_head.weight": "transformer.w.weight"},
+    ),
     "LlamaForCausalLM": Family(
         "language_modeling",
         read_llama,
-        lambda model: LLAMA,
+        write_decoder,
+        llama_table,
         tied={"lm_head.weight": "model.embed_tokens.weight"},
         ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+        sizes=llama_sizes,
     ),
-    "GGUF llama": Family("language_modeling", read_gguf_llama, lambda model: GGUF_LLAMA),
+    "Qwen3ForCausalLM": Family(
+        "language_modeling",
+        read_qwen3,
+        write_decoder,
+        llama_table,
+        tied={"lm_head.weight": "model.embed_tokens.weight"},
+        sizes=llama_sizes,
+    ),
     "BertForSequenceClassification": Family(
         "sequence_classification",
         read_bert,
+        write_bert,
         lambda model: BERT_CLASSIFIER,
         base="bert.",
         ignored=("bert.embeddings.position_ids",),
@@ -556,6 +890,7 @@ FAMILIES: dict[str, Family] = {
     "BertForMaskedLM": Family(
         "masked_language_modeling",
         read_bert,
+        write_bert,
         lambda model: BERT_MASKED_LM,
         base="bert.",
         tied={
@@ -570,6 +905,7 @@ FAMILIES: dict[str, Family] = {
     "BertModel": Family(
         "masked_language_modeling",
         read_bert,
+        write_bert,
         lambda model: parse_table(BERT),
         base="bert.",
         ignored=("bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias"),
@@ -577,12 +913,11 @@ FAMILIES: dict[str, Family] = {
     "ViTForImageClassification": Family(
         "image_classification",
         read_vit,
+        write_vit,
         lambda model: VIT,
         base="vit.",
         ignored=("vit.pooler.dense.weight", "vit.pooler.dense.bias"),
         sizes=lambda model: {"y": model.patch, "x": model.patch},
     ),
-    "Qwen3ForCausalLM": Family(
-        "language_modeling", read_qwen3, lambda model: LLAMA, tied={"lm_head.weight": "model.embed_tokens.weight"}
-    ),
+    "GGUF llama": Family("language_modeling", read_gguf_llama, write_decoder, lambda model: GGUF_LLAMA),
 }

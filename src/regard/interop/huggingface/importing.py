@@ -10,12 +10,13 @@ from torch import Tensor
 from regard.data.image_preprocess import ImagePreprocessor
 from regard.data.images import PixelScaling
 from regard.data.labelled import Labels
+from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer, Special, TokenizerEngine, TokenizersEngine
 from regard.interop.gguf import SUFFIX, GGUFCheckpoint
 from regard.interop.huggingface.checkpoint import Checkpoint
-from regard.interop.huggingface.families import FAMILIES, CheckpointConfig, Family
+from regard.interop.huggingface.families import FAMILIES, CheckpointConfig, Family, feature_order
 from regard.interop.huggingface.weights import (
-    TokenOrder,
+    AxisOrder,
     WeightLayout,
     WeightRow,
     check_names,
@@ -27,7 +28,7 @@ from regard.models.config import EncoderConfig, LanguageModelConfig, ModelConfig
 from regard.models.config_base import ConfigBase
 from regard.models.safetensors_io import named_tensors, shapes_only, write_weights
 from regard.models.vision import VisionConfig
-from regard.tasks.config import PairTokenizerSettings, TokenizerSettings
+from regard.tasks.config import PairTokenizerSettings, TokenizerSettings, read_depths
 from regard.tasks.image_classification.task import (
     ImageClassificationData,
     ImageClassificationSettings,
@@ -35,13 +36,15 @@ from regard.tasks.image_classification.task import (
 )
 from regard.tasks.language_modeling.task import LanguageModelingData, LanguageModelingSettings, TextGenerator
 from regard.tasks.masked_language_modeling.task import MaskedLMData, MaskedLMSettings, MaskingSettings, TextEncoder
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.pretrained import PretrainedModel, load_settings
+from regard.tasks.registry import task_of_run
 from regard.tasks.sequence_classification.task import ClassificationData, ClassificationSettings, TextClassifier
 from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
 from regard.training.config import TrainSettings
-from regard.training.run_folder import WEIGHTS
+from regard.training.run_folder import SETTINGS, WEIGHTS
 
 AnyCheckpoint = Checkpoint | GGUFCheckpoint
+DESCRIPTION = "regard"  # the folder beside the files of transformers that holds what they cannot say of a run
 LEARNING_RATE = 5e-5  # of training on: what was learnt should not be lost in the first steps
 
 
@@ -110,7 +113,7 @@ class ImportedParts:
     kind: type[PretrainedModel]
     parts: tuple[Any, ...]
     settings: Any
-    orders: Mapping[str, TokenOrder]
+    orders: Mapping[str, AxisOrder]
 
 
 def find_family(checkpoint: AnyCheckpoint) -> Family:
@@ -125,13 +128,11 @@ def find_family(checkpoint: AnyCheckpoint) -> Family:
 def convert_checkpoint(checkpoint: AnyCheckpoint, languages: Languages = Languages()) -> Converted:
     family = find_family(checkpoint)
     headers = base_names(checkpoint, family)
-    try:
-        config = family.model(CheckpointConfig(checkpoint.config, frozenset(headers)))
-    except ValueError as error:
-        raise ValueError(f"{checkpoint.folder}: {error}") from None
-    refuse_depth(checkpoint, config, len(headers))
-    vocabulary = vocabulary_of(family, config, checkpoint, headers)
-    found = TASK_PARTS[family.task](checkpoint, family, config, vocabulary, languages)
+    if isinstance(checkpoint, Checkpoint) and checkpoint.has(f"{DESCRIPTION}/{SETTINGS}"):
+        found = read_description(checkpoint, family, len(headers))
+    else:
+        found = read_parts(checkpoint, family, headers, languages)
+    config = found.settings.model
     layout = WeightLayout(family.sizes(config), found.orders)
     with shapes_only():
         model = found.kind.build_model(*found.parts, found.settings)
@@ -145,6 +146,43 @@ def convert_checkpoint(checkpoint: AnyCheckpoint, languages: Languages = Languag
     return Converted(found.kind(model=model, settings=found.settings, **named), weights)  # type: ignore[call-arg]
 
 
+def read_parts(
+    checkpoint: AnyCheckpoint, family: Family, headers: Mapping[str, str], languages: Languages
+) -> ImportedParts:
+    """What the files of transformers say."""
+    try:
+        config = family.model(CheckpointConfig(checkpoint.config, frozenset(headers)))
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.folder}: {error}") from None
+    refuse_depth(checkpoint, config.to_dict(), len(headers))
+    vocabulary = vocabulary_of(family, config, checkpoint, headers)
+    return TASK_PARTS[family.task](checkpoint, family, config, vocabulary, languages)
+
+
+def read_description(checkpoint: Checkpoint, family: Family, tensors: int) -> ImportedParts:
+    """What a run of ours wrote of itself when it was exported: its own settings, tokenizers and labels."""
+    folder = checkpoint.path(DESCRIPTION)
+    task = task_of_run(checkpoint.path(f"{DESCRIPTION}/{SETTINGS}").parent)
+    if task.name != family.task:
+        raise ValueError(f"{folder} is of the task {task.name}, and {checkpoint.architecture} is for {family.task}")
+    refuse_depth(checkpoint, read_depths(folder / SETTINGS), tensors)
+    kind = task.task_model
+    parts = {
+        attribute: load(checkpoint.path(f"{DESCRIPTION}/{name}.json"))
+        for attribute, (name, load) in kind.part_files.items()
+    }
+    with shapes_only():  # what a recipe would learn takes no memory
+        settings = load_settings(folder, task.settings)
+    return ImportedParts(kind, tuple(parts.values()), settings, axis_orders(parts, settings.model))
+
+
+def axis_orders(parts: Mapping[str, Any], model: ConfigBase) -> dict[str, AxisOrder]:
+    """Of the tokens of a task's tokenizers, and of the features of its model."""
+    named = {"target" if name == "tokenizer" else name: part for name, part in parts.items()}
+    tokens = {name: AxisOrder.of(part) for name, part in named.items() if isinstance(part, Tokenizer)}
+    return {**tokens, **feature_order(model)}
+
+
 def base_names(checkpoint: AnyCheckpoint, family: Family) -> dict[str, str]:
     """The names of their tensors as the table has them, each with its name in the file."""
     names = list(checkpoint.headers)
@@ -153,9 +191,9 @@ def base_names(checkpoint: AnyCheckpoint, family: Family) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def refuse_depth(checkpoint: AnyCheckpoint, config: ConfigBase, tensors: int) -> None:
+def refuse_depth(checkpoint: AnyCheckpoint, sizes: Mapping[str, Any], tensors: int) -> None:
     """A depth that no file of so few tensors has, before a model of it is built."""
-    for name, depth in config.to_dict().items():
+    for name, depth in sizes.items():
         if name.endswith("layers") and depth > tensors:
             raise ValueError(
                 f"{checkpoint.folder}: config.json asks for {depth} layers, and there are {tensors} tensors"
@@ -262,7 +300,7 @@ def read_translation(
         model=config,
         train=training(),
     )
-    orders = {"source": TokenOrder.of(source), "target": TokenOrder.of(target)}
+    orders = {"source": AxisOrder.of(source), "target": AxisOrder.of(target)}
     return ImportedParts(Translator, (source, target), settings, orders)
 
 
@@ -324,7 +362,7 @@ def read_language_model(
         model=config,
         train=training(label_smoothing=0.0, max_length=longest, batch_size=max(longest, TrainSettings().batch_size)),
     )
-    return ImportedParts(TextGenerator, (words,), settings, {"target": TokenOrder.of(words)})
+    return ImportedParts(TextGenerator, (words,), settings, {"target": AxisOrder.of(words)})
 
 
 def read_labels(checkpoint: AnyCheckpoint, count: int) -> Labels:
@@ -376,7 +414,7 @@ def read_classifier(
         train=training(label_smoothing=0.0, max_length=longest),
     )
     parts = (words, read_labels(checkpoint, label_rows(checkpoint)))
-    return ImportedParts(TextClassifier, parts, settings, {"target": TokenOrder.of(words)})
+    return ImportedParts(TextClassifier, parts, settings, {"target": AxisOrder.of(words)})
 
 
 def read_text_encoder(
@@ -406,7 +444,7 @@ def read_text_encoder(
             ),
         ),
     )
-    return ImportedParts(TextEncoder, (words,), settings, {"target": TokenOrder.of(words)})
+    return ImportedParts(TextEncoder, (words,), settings, {"target": AxisOrder.of(words)})
 
 
 BILINEAR = 2  # as Pillow numbers it

@@ -3,15 +3,16 @@
 A table is text, a line for each weight or layer: our name, theirs, and, where the layouts differ, an einops pattern
 from theirs to ours.
 
-    encoder.*.attention.{query,key}                 encoder.layers.*.self_attn.{q,k}_proj
+    encoder.*.attention.{query,key}                 encoder.layers.*.self_attn.{q,k}_proj    o model -> o model
     backbone.layers.*.attention.{query,key,value}   h.*.attn.c_attn            i (part o) -> part o i
     embedding.weight                                wte.weight                 target model -> target model
     bias                                            -                          target
 
 A name is that of a tensor, or of a module whose tensors are called alike on both sides; `*` is the number of a layer,
-braces are several names. Of the axes, `part` counts several tensors that are one on the other side, `i` are the inputs
-of a layer, which its bias does not have, and `source` and `target` are the tokens, which each side has in an order of
-its own. `-` is nothing: their model has no such weight, and ours adds nothing.
+braces are several names. Of the axes, `part` counts several tensors that are one on the other side; `source` and
+`target` are the tokens and `model` are the features of the residual stream, which each side may have in an order of its
+own. The bias of a layer lacks the last axis of our weight, its inputs. `-` is nothing: their model has no such weight,
+and ours adds nothing.
 """
 
 import re
@@ -23,6 +24,7 @@ import torch
 from einops import EinopsError, rearrange
 from torch import Tensor
 
+from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.pretrained import ABSENT, ForeignTokenizer
 
 NOTHING = "-"
@@ -63,7 +65,9 @@ class WeightRow:
         ours, theirs = (
             tuple(name.replace("*", number) + suffix for name in names) for names in (self.ours, self.theirs)
         )
-        pattern = re.sub(r"\bi\b", "", self.pattern) if suffix == ".bias" else self.pattern
+        pattern, inputs = self.pattern, self.sides[1].split()[1:]
+        if suffix == ".bias" and inputs:
+            pattern = re.sub(rf"\b{inputs[-1]}\b", "", pattern)
         return WeightRow(ours, theirs if self.theirs != (NOTHING,) else (), " ".join(pattern.split()))
 
 
@@ -108,23 +112,28 @@ def tensor_rows(table: Iterable[WeightRow], parameters: Iterable[str]) -> list[W
 
 
 @dataclass(frozen=True)
-class TokenOrder:
-    """Their id of each id of ours.
+class AxisOrder:
+    """Their index of each index of ours along an axis: of tokens, or of features.
 
     Args:
         to_foreign: by our ids; ABSENT where they have no such token.
         second: ids of ours whose token is another id of ours as well, as what begins a text may be what ends it. They
             are read, and never predicted.
+        size: how many rows they have, if more than there are tokens.
     """
 
     to_foreign: tuple[int, ...]
     second: frozenset[int] = frozenset()
+    size: int = 0
 
     @staticmethod
-    def of(tokenizer: ForeignTokenizer) -> "TokenOrder":
+    def of(tokenizer: Tokenizer) -> "AxisOrder":
+        """The order of a tokenizer's ids: its own, or that of what it stands for."""
+        if not isinstance(tokenizer, ForeignTokenizer):
+            return AxisOrder(tuple(range(tokenizer.size)))
         found = enumerate(tokenizer.to_foreign)
         second = (ours for ours, theirs in found if theirs != ABSENT and tokenizer.from_foreign[theirs] != ours)
-        return TokenOrder(tokenizer.to_foreign, frozenset(second))
+        return AxisOrder(tokenizer.to_foreign, frozenset(second))
 
     @cached_property
     def predicted(self) -> tuple[int, ...]:
@@ -134,13 +143,21 @@ class TokenOrder:
 
     def select(self, x: Tensor, axis: int) -> Tensor:
         """From their order to ours: 0 where they have none."""
+        if max(self.to_foreign) >= x.shape[axis]:
+            raise ValueError(
+                f"{len(self.to_foreign)} tokens and a table of {x.shape[axis]} rows do not belong together; "
+                "the tokenizer is another model's"
+            )
         ids = torch.tensor(self.to_foreign)
         there = (ids != ABSENT).view([-1 if n == axis else 1 for n in range(x.dim())])
         return x.index_select(axis, ids.clamp(min=0).to(x.device)).where(there.to(x.device), 0.0)
 
     def restore(self, x: Tensor, axis: int) -> Tensor:
-        """From our order to theirs."""
-        return x.index_select(axis, torch.tensor(self.predicted, device=x.device))
+        """From our order to theirs; rows of no token are 0, and in a bias of the logits ABSENT_LOGIT."""
+        found = x.index_select(axis, torch.tensor(self.predicted, device=x.device))
+        shape = list(found.shape)
+        shape[axis] = max(0, self.size - shape[axis])
+        return torch.cat((found, found.new_full(shape, ABSENT_LOGIT if x.dim() == 1 else 0.0)), axis)
 
     def mask_bias(self, bias: Tensor) -> Tensor:
         """A bias of the logits: ABSENT_LOGIT at ids that are never predicted."""
@@ -155,11 +172,11 @@ class WeightLayout:
 
     Args:
         sizes: of axes that a pattern takes apart.
-        orders: of the axes `source` and `target`.
+        orders: of the axes `source`, `target` and `model`.
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
-    orders: Mapping[str, TokenOrder] = field(default_factory=dict)
+    orders: Mapping[str, AxisOrder] = field(default_factory=dict)
 
     def to_ours(self, row: WeightRow, theirs: Sequence[Tensor]) -> list[Tensor]:
         """The tensors of ours that a row names, from those of theirs."""
@@ -168,7 +185,7 @@ class WeightLayout:
             return [order.mask_bias(torch.zeros(len(order.to_foreign)))]
         left, right = row.sides
         found = self.rearrange(row, theirs, (left, right), len(row.ours))
-        for order, axis in self.token_axes(right):
+        for order, axis in self.ordered_axes(right):
             found = [order.select(x, axis) for x in found]
             if found[0].dim() == 1:
                 found = [order.mask_bias(x) for x in found]
@@ -181,7 +198,7 @@ class WeightLayout:
                 raise ValueError(f"{row.ours[0]} is not 0, and the other model has no place for it")
             return []
         (left, right), found = row.sides, list(ours)
-        for order, axis in self.token_axes(right):
+        for order, axis in self.ordered_axes(right):
             found = [order.restore(x, axis) for x in found]
         return self.rearrange(row, found, (right, left), len(row.theirs))
 
@@ -199,7 +216,7 @@ class WeightLayout:
             raise ValueError(f"{row.theirs[0]!r} is shaped {shapes}, and not {row.sides[0]!r}: {error}") from None
         return list(found.unbind()) if count > 1 else [found]
 
-    def token_axes(self, side: str) -> list[tuple[TokenOrder, int]]:
+    def ordered_axes(self, side: str) -> list[tuple[AxisOrder, int]]:
         return [(self.orders[name], axis) for axis, name in enumerate(side.split()) if name in self.orders]
 
 
