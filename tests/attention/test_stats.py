@@ -14,6 +14,7 @@ from regard.attention import (
     Documents,
     Dot,
     Edges,
+    Full,
     Padding,
     Pattern,
     Prefix,
@@ -26,6 +27,8 @@ from regard.attention import (
     steps,
 )
 from regard.attention import stats as probes_file
+from regard.attention.functional import prepare
+from regard.attention.position import ScorePosition
 from regard.attention.stats import StatsRequest, attention_stats
 from tests.attention.stats_reference import ALL, assert_agrees, small_bands
 from tests.attention.test_parity import PAIRS, SIZES, B, D, T, build
@@ -163,6 +166,59 @@ def test_the_size_of_bands_changes_nothing(rows, cells, monkeypatch):
         assert recipe is not None
         with torch.no_grad():
             assert_agrees(recipe, groups=3, new=7, wanted=replace(ALL, rows=(6, 0)))
+
+
+@dataclass(frozen=True)
+class Nothing(ScorePosition):
+    """A position that adds 0 to every score: by the reference, since it might add anything."""
+
+    def score_term(self, q, b, h, i, j):
+        return torch.zeros((), dtype=q.dtype, device=q.device)
+
+
+LENGTHS = torch.tensor([11, 6])
+
+
+@pytest.mark.parametrize("cells", [7, 300, 2**20])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        Full(),
+        Causal(),
+        Padding(LENGTHS),
+        Causal() & Padding(LENGTHS),
+        ~Padding(LENGTHS),  # of the first sentence nobody sees anything
+        Window(2) & Padding(torch.tensor([11, 3])),  # the last queries of the second see nothing
+    ],
+    ids=str,
+)
+def test_softmax_of_products_in_shared_memory_is_that_of_the_reference(pattern, cells, monkeypatch):
+    """Every bit of the weights, whichever band was written over; sums of them but for their order."""
+    monkeypatch.setattr(stats, "CELLS_AT_ONCE", {"cpu": cells, "cuda": cells})
+    q, k = torch.randn(B, 6, T, D), torch.randn(B, 3, T, D)
+    plain, general = Recipe(pattern=pattern), Recipe(pattern=pattern, position=Nothing())
+    assert [stats.StatsCall.of(some, *prepare(q, k, k, some, None, None)).is_plain for some in (plain, general)] == [
+        True,
+        False,
+    ]
+    seen, want = (attention_stats(q, k, some, ALL) for some in (plain, general))
+    for name in ("rows", "columns", "map", "peaks", "mass", "log_sum_exp"):
+        assert torch.equal(vars(seen)[name], vars(want)[name]), name
+    assert_close(seen.entropy, want.entropy)
+    assert seen.entropy is not None
+    assert (seen.entropy >= 0).all()
+
+
+def test_the_entropy_of_large_scores_is_as_exact_as_their_weights():
+    """Scores of thousands: what is left of them in the weights are their differences."""
+    q, k = torch.randint(-30, 31, (2, 1, 2, T, D)).float()  # so products are exact
+    k[:, :, 1] = k[:, :, 0]
+    k[:, :, 1, 0] += 1 / 64  # two keys that share what there is
+    weights = steps(q, k, k, Recipe(score=Dot())).weights.double()
+    want = -torch.special.xlogy(weights, weights).sum(-1)
+    assert (want > 0.5).any()
+    seen = attention_stats(q, k, Recipe(score=Dot()), StatsRequest(entropy=True)).entropy
+    assert_close(seen, want.float(), atol=1e-6, rtol=1e-6)
 
 
 def test_the_largest_of_many_are_found_by_chunks():

@@ -27,8 +27,8 @@ from regard.attention.gate import StateGate
 from regard.attention.hard_normaliser import Sampled, StraightThrough
 from regard.attention.kernels import stats_plan as plan
 from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax
-from regard.attention.pattern import Pattern
-from regard.attention.position import ScorePosition
+from regard.attention.pattern import Full, Pattern
+from regard.attention.position import PositionSum, ScorePosition
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive, Dot, InnerProduct, Score
@@ -76,7 +76,10 @@ class KeyRuns:
 
 @dataclass(frozen=True, eq=False)
 class QueryBand:
-    """Some batch elements, heads and queries, the keys they see, and their scores and weights by the reference."""
+    """Some batch elements, heads and queries, the keys they see, and their scores and weights, those of the reference.
+
+    Scores and weights hold until the next band is made.
+    """
 
     batch: slice
     heads: slice
@@ -87,14 +90,32 @@ class QueryBand:
     hidden: "HiddenKeys"
     normaliser: Normaliser
     weights: Tensor
+    scratch: Tensor | None = None  # as large as the weights, for softmax of q · k; then hidden scores are -∞
 
     @property
     def at(self) -> tuple[slice, slice, slice]:
         return self.batch, self.heads, self.queries
 
     @property
+    def query_indices(self) -> Tensor:
+        return torch.arange(self.queries.start, self.queries.stop, device=self.weights.device)
+
+    @property
     def keys(self) -> Tensor:
         return torch.cat([torch.arange(*run, device=self.weights.device) for run in self.reach.runs])
+
+    def weighted_sum(self, x: Tensor) -> Tensor:
+        """Σ_j w_ij x_ij"""
+        return torch.mul(self.weights, x, out=self.scratch).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """-Σ w log w. Of softmax log w = s - max s + log max w: a logarithm for each query, not for each weight."""
+        if self.scratch is None:
+            return entropy(self.weights)
+        logs = torch.sub(self.scores, self.scores.amax(-1, keepdim=True), out=self.scratch)
+        self.hidden.fill_(logs, 0.0)  # 0 log 0 = 0
+        most = self.weights.amax(-1)
+        return most.masked_fill_(most == 0, 1.0).reciprocal().log() - logs.mul_(self.weights).sum(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,9 +146,15 @@ class StatsCall:
         cells = replace(self.cells, i=self.cells.i.index_select(2, chosen))
         return replace(self, q=self.q.index_select(2, chosen), cells=cells)
 
+    @property
+    def is_plain(self) -> bool:
+        """Softmax of q · k alone: nobody else has made the scores or may keep them, so they can be written over."""
+        return replace(self.recipe, pattern=Full()) == Recipe(score=Dot(), position=PositionSum(()))
+
     def bands(self, reaches: list[KeyRuns]) -> Iterator[QueryBand]:
         """All queries, ROWS at a time, each with its reach; fewer queries and heads where that would be too many."""
         (size, heads, n_q, _), at_once = self.q.shape, cells_at_once(self.q)
+        memory = self.shared_memory(max(map(len, reaches), default=0)) if self.is_plain else None
         for number, reach in enumerate(reaches):
             if not len(reach):
                 continue
@@ -141,20 +168,31 @@ class StatsCall:
                     hidden = self.hidden(batch, queries, reach)
                     own = whole_groups(fit, heads // self.k.shape[1]) if self.recipe.normaliser.head_wise else heads
                     for some in slices(0, heads, own):
-                        yield self.band(batch, some, queries, reach, hidden)
+                        yield self.band(batch, some, queries, reach, hidden, memory)
 
     def hidden(self, batch: slice, queries: slice, reach: KeyRuns) -> "HiddenKeys":
         cells = self.cells_of(batch, slice(None), queries, reach)
         parts = ((slice(*some), replace(cells, j=cells.j[..., slice(*some)])) for some in reach.mixed)
         return HiddenKeys(tuple((some, ~part.visible(self.recipe.pattern)) for some, part in parts))
 
-    def band(self, batch: slice, heads: slice, queries: slice, reach: KeyRuns, hidden: "HiddenKeys") -> QueryBand:
+    def shared_memory(self, keys: int) -> Tensor:
+        """What the largest band of so many keys needs, for all bands: new memory for each takes longer than softmax."""
+        b, h, i, _ = self.q.shape
+        return self.q.new_empty(3, min(max(cells_at_once(self.q), keys), b * h * i * keys))
+
+    def band(
+        self, batch: slice, heads: slice, queries: slice, reach: KeyRuns, hidden: "HiddenKeys", memory: Tensor | None
+    ) -> QueryBand:
         share = self.q.shape[1] // self.k.shape[1]
         q = self.q[batch, heads, queries]
         k = reach.take(self.k[batch, heads.start // share : -(-heads.stop // share)], 2)
+        of, hidden = (self.q.shape[2], self.k.shape[2]), hidden.of(heads)
+        if memory is not None:
+            scores, weights, scratch = softmax_of_products(q, k, hidden, memory)
+            return QueryBand(batch, heads, queries, reach, of, scores, hidden, self.recipe.normaliser, weights, scratch)
         cells = self.cells_of(batch, heads, queries, reach)
         own = self.recipe.normaliser.for_heads(range(heads.start, heads.stop))
-        recipe, hidden = replace(self.recipe, normaliser=own), hidden.of(heads)
+        recipe = replace(self.recipe, normaliser=own)
         yes = torch.ones((), dtype=torch.bool, device=q.device)
         visible = yes.expand(1, 1, q.shape[2], len(reach))
         if recipe.normaliser == Softmax() and not any(scheme.is_contextual for scheme in recipe.score_positions):
@@ -162,7 +200,6 @@ class StatsCall:
         elif hidden.parts:
             visible = hidden.visible(visible)
         steps = reference.steps(recipe, q, k, k[..., :0], cells, visible)
-        of = self.q.shape[2], self.k.shape[2]
         return QueryBand(
             batch, heads, queries, reach, of, steps.adjusted, hidden, self.recipe.normaliser, steps.weights
         )
@@ -170,6 +207,17 @@ class StatsCall:
     def cells_of(self, batch: slice, heads: slice, queries: slice, reach: KeyRuns) -> IndexGrid:
         i, j = (at[batch] if len(at) > 1 else at for at in (self.cells.i, self.cells.j))
         return IndexGrid(self.cells.b[batch], self.cells.h[:, heads], i[:, :, queries], reach.take(j, 3))
+
+
+def softmax_of_products(q: Tensor, k: Tensor, hidden: "HiddenKeys", memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores q · k, -∞ where hidden, their softmax, and as much scratch, in memory that is theirs."""
+    shape = *q.shape[:3], k.shape[2]
+    scores, weights, scratch = memory[:, : torch.Size(shape).numel()].view(3, *shape)
+    if k.shape[1] < q.shape[1]:
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT, out=scores.flatten(0, 1))
+    hidden.fill_(scores, -torch.inf)
+    return scores, hidden.clear_blind(torch.softmax(scores, -1, out=weights)), scratch
 
 
 # --- what is hidden ---
@@ -194,15 +242,20 @@ class HiddenKeys:
     def put(self, scores: Tensor) -> Tensor:
         """The scores, -∞ where hidden."""
         scores = scores.clone() if self.parts else scores
-        for at, mask in self.parts:
-            scores[..., at].masked_fill_(mask, -torch.inf)
+        self.fill_(scores, -torch.inf)
         return scores
 
-    def blind(self, keys: int) -> Tensor | None:
-        """Queries from which every key is hidden; None where there can be none."""
-        if sum(at.stop - at.start for at, _ in self.parts) < keys:
-            return None
-        return torch.stack([mask.all(-1, keepdim=True) for _, mask in self.parts]).all(0)
+    def fill_(self, x: Tensor, value: float) -> None:
+        """Write a value where keys are hidden."""
+        for at, mask in self.parts:
+            x[..., at].masked_fill_(mask, value)
+
+    def clear_blind(self, weights: Tensor) -> Tensor:
+        """Write 0 for queries from which every key is hidden, of which softmax makes NaN."""
+        if sum(at.stop - at.start for at, _ in self.parts) == weights.shape[-1]:
+            blind = torch.stack([mask.all(-1, keepdim=True) for _, mask in self.parts]).all(0)
+            weights.masked_fill_(blind, 0.0)
+        return weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,8 +265,7 @@ class MaskedSoftmax(Normaliser):
     hidden: HiddenKeys
 
     def weigh(self, scores, visible):
-        weights, blind = self.hidden.put(scores).softmax(-1), self.hidden.blind(scores.shape[-1])
-        return weights if blind is None else weights.masked_fill_(blind, 0.0)
+        return self.hidden.clear_blind(self.hidden.put(scores).softmax(-1))
 
 
 # --- which keys ---
@@ -512,7 +564,7 @@ def accumulate_band(band: QueryBand, request: StatsRequest, into: AttentionStats
         into.top.keys[band.at][..., : keys.shape[-1]] = band.keys[keys].masked_fill(best <= 0, -1)
         into.top.weights[band.at][..., : keys.shape[-1]] = best.clamp(min=0)
     if into.entropy is not None:
-        into.entropy[band.at] = entropy(weights)
+        into.entropy[band.at] = band.entropy()
     if into.log_sum_exp is not None:
         into.log_sum_exp[band.at] = log_sum_exp(band)
     if into.mass is not None:

@@ -16,7 +16,7 @@ from regard.attention.normaliser import Normaliser
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.scaled_score import GivenScale, SoftCap
 from regard.attention.softmax_variants import SinkSoftmax, SoftmaxPlusOne
-from regard.attention.stats import StatsCall, entropy, key_runs
+from regard.attention.stats import HiddenKeys, KeyRuns, QueryBand, StatsCall, key_runs, slices
 from regard.attention.text_positions import with_score_positions
 from regard.see.edits import SiteEdits, refuse_index
 
@@ -85,7 +85,7 @@ class HeadStatistics:
 
 
 def summarise_heads(
-    bands: Iterable[tuple[slice, WeightBand]],
+    bands: Iterable[QueryBand],
     heads: int,
     query_offset: int,
     thumbnails: Float[Tensor, "h rows columns"] | None = None,
@@ -93,16 +93,17 @@ def summarise_heads(
 ) -> HeadStatistics:
     """Statistics of all heads, and thumbnails if given, in one pass; queries begin at `query_offset`, keys at 0."""
     sums, largest = torch.zeros(heads, 5, dtype=torch.float64), torch.zeros(heads)
-    for some, (queries, keys, weights) in bands:
+    for band in bands:
+        queries, keys, weights = band.query_indices, band.keys, band.weights[0]
         if thumbnails is not None:
-            max_pool_band(thumbnails[some], (queries, keys, weights), range(shape[0]), range(shape[1]))
+            max_pool_band(thumbnails[band.heads], (queries, keys, weights), range(shape[0]), range(shape[1]))
         total, most = weights.sum(-1), weights.amax(-1)
-        whole = total.masked_fill(total == 0, 1.0)  # a query that sees nothing adds nothing
         far = (queries.float()[:, None] + query_offset - keys.float()).abs_()
-        first = weights[..., 0] if int(keys[0]) == 0 else torch.zeros_like(total)
-        found = (torch.linalg.vecdot(weights, far) / whole, first / whole, most / whole)
-        sums[some] += torch.stack([entropy(weights), *found, (total != 0).float()], -1).sum(-2).double().cpu()
-        largest[some] = largest[some].maximum(most.amax(-1).cpu())
+        first = weights[..., 0] if band.reach.where(0) == 0 else torch.zeros_like(total)
+        found = torch.stack([band.weighted_sum(far)[0], first, most])
+        found /= total.masked_fill(total == 0, 1.0)  # a query that sees nothing adds nothing
+        sums[band.heads] += torch.cat([band.entropy(), found, (total != 0)[None]]).sum(-1).T.double().cpu()
+        largest[band.heads] = largest[band.heads].maximum(most.amax(-1).cpu())
     means = sums[:, :4] / sums[:, 4:].clamp(min=1)
     return HeadStatistics(*torch.cat([means.float(), largest[:, None]], 1).T)
 
@@ -301,7 +302,7 @@ class AttentionSite:
 
     def statistics(self, *, sentence: int = 0) -> HeadStatistics:
         """Of every head, in memory that grows with the tokens."""
-        return summarise_heads(self.all_head_bands(sentence), self.heads, self.query_offset)
+        return summarise_heads(self.bands(range(self.heads), sentence), self.heads, self.query_offset)
 
     def overview(
         self, rows: int, columns: int, *, sentence: int = 0
@@ -309,7 +310,9 @@ class AttentionSite:
         """The same, and a thumbnail of every head, as `max_pool` makes it; -∞ where nothing may be seen."""
         one = empty_thumbnail(rows, columns, range(self.shape[0]), range(self.shape[1]), self.q)
         pictures = one.expand(self.heads, -1, -1).clone()
-        found = summarise_heads(self.all_head_bands(sentence), self.heads, self.query_offset, pictures, self.shape)
+        found = summarise_heads(
+            self.bands(range(self.heads), sentence), self.heads, self.query_offset, pictures, self.shape
+        )
         return found, pictures.masked_fill_(~self.max_pool_visible(one, sentence), -torch.inf)
 
     @torch.no_grad()
@@ -344,6 +347,7 @@ class AttentionSite:
 
         Never larger than what it shows.
         """
+        refuse_index("head", head, self.heads, self.name)
         (n_q, n_k), whole = self.shape, queries is None
         queries, keys = range(n_q) if queries is None else queries, range(n_k) if keys is None else keys
         for name, some, count in (("query", queries, n_q), ("key", keys, n_k)):
@@ -352,44 +356,37 @@ class AttentionSite:
             refuse_index(name, some.start, count, self.name)
             refuse_index(name, some.stop - 1, count, self.name)
         picture = empty_thumbnail(rows, columns, queries, keys, self.q)
-        for band in self.weight_bands(head, sentence, None if whole else queries):
-            max_pool_band(picture, band, queries, keys)
+        for band in self.bands(range(head, head + 1), sentence, None if whole else queries):
+            shown = band.query_indices + queries.start, band.keys, band.weights[0, 0]
+            max_pool_band(picture, shown, queries, keys)
         return picture
 
     @torch.no_grad()
-    def weight_bands(self, head: int, sentence: int = 0, queries: range | None = None) -> Iterator[WeightBand]:
-        """Some queries at a time, the keys they may see, and those weights; what no block shows is left out."""
-        refuse_index("head", head, self.heads, self.name)
-        device, (n_q, n_k) = self.q.device, self.shape
+    def bands(self, heads: range, sentence: int = 0, queries: range | None = None) -> Iterator[QueryBand]:
+        """Some of these heads and queries at a time, counted from the first of each, and their weights; keys that no
+        block shows are left out. One product for a dozen heads costs little more than for one."""
+        (n_q, n_k), edited = self.shape, self.edits.cell_edited_heads
         chosen = range(n_q) if queries is None else queries
-        if head in self.edits.cell_edited_heads or self.is_joint:
-            keys = torch.arange(n_k, device=device)
-            at_once = n_q if self.is_joint else CELLS_AT_ONCE // max(1, n_k)
-            for rows in torch.tensor(chosen).split(max(1, at_once)):
-                found = self.steps(head, rows.tolist(), slice(sentence, sentence + 1), torch.float32)
-                yield rows.to(device), keys, found.weights[0, 0]
-            return
-        call = self.stats_call(range(head, head + 1), sentence)
-        where = key_runs(self.recipe.pattern, n_q, n_k, self.query_offset)
-        if queries is not None:
-            where = key_runs(self.recipe.pattern, len(chosen), n_k, self.query_offset + chosen.start)
-            call = call.select_queries(tuple(chosen))
-        for band in call.bands(where):
-            rows = torch.arange(band.queries.start, band.queries.stop, device=device) + chosen.start
-            yield rows, band.keys, band.weights[0, 0]
+        if (edited or self.is_joint) and len(heads) > 1:
+            for number, head in enumerate(heads):
+                for band in self.bands(range(head, head + 1), sentence, queries):
+                    yield replace(band, heads=slice(number, number + 1))
+        elif heads.start in edited or self.is_joint:
+            yield from self.bands_by_steps(heads.start, sentence, chosen)
+        else:
+            call = self.stats_call(heads, sentence)
+            call = call if queries is None else call.select_queries(tuple(chosen))
+            yield from call.bands(key_runs(self.recipe.pattern, len(chosen), n_k, self.query_offset + chosen.start))
 
-    @torch.no_grad()
-    def all_head_bands(self, sentence: int = 0) -> Iterator[tuple[slice, WeightBand]]:
-        """The same for all heads, many at once: one product for a dozen heads costs little more than for one."""
-        if self.edits.cell_edited_heads or self.is_joint:
-            for head in range(self.heads):
-                for queries, keys, weights in self.weight_bands(head, sentence):
-                    yield slice(head, head + 1), (queries, keys, weights[None])
-            return
-        call = self.stats_call(range(self.heads), sentence)
-        for band in call.bands(key_runs(self.recipe.pattern, *self.shape, self.query_offset)):
-            rows = torch.arange(band.queries.start, band.queries.stop, device=self.q.device)
-            yield band.heads, (rows, band.keys, band.weights[0])
+    def bands_by_steps(self, head: int, sentence: int, queries: range) -> Iterator[QueryBand]:
+        """The same of one head by the reference, all keys: its cells are edited, or depend on others."""
+        one, (_, n_k) = slice(0, 1), self.shape
+        at_once = len(queries) if self.is_joint else CELLS_AT_ONCE // max(1, n_k)
+        for rows in slices(0, len(queries), at_once):
+            found = self.steps(head, queries[rows], slice(sentence, sentence + 1), torch.float32)
+            where = one, one, rows, KeyRuns(((0, n_k),), ()), (len(queries), n_k)
+            hidden = HiddenKeys(((slice(0, n_k), ~found.visible),))
+            yield QueryBand(*where, found.adjusted, hidden, self.recipe.normaliser, found.weights)
 
     # --- computation ---
 
