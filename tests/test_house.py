@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "regard"
 # A package imports only from itself and from those before it; a task's command line stands with cli.
 PACKAGES = [
     *("ops", "attention", "world", "data", "layers", "models"),
-    *("training", "decode", "tasks", "interop", "see", "serve", "cli", "api"),
+    *("training", "decode", "tasks", "interop", "see", "serve", "cli", "api", "__main__"),
 ]
 ATTENTION = [
     "dependency_tree",

@@ -1,12 +1,13 @@
 """`regard train`: trains, resumes and fine-tunes a model from a recipe and flags, or says what that would take."""
 
 import json
+import os
 import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
     from regard.tasks.splits import LoadedExamples
+    from regard.training.distributed import ProcessGroup
     from regard.training.run import TrainingRun
     from regard.training.run_folder import FolderLock
     from regard.training.step import Report
@@ -146,12 +148,16 @@ def train(
         own_parts = load_parts(parts, changed_parts)
         request = TrainRequest(out, recipe, overrides, data, device, task, start, checkpoint, own_parts)
         if dry_run:
+            if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
+                raise ValueError("--dry-run measures one process; leave out torchrun, or --dry-run")
             writable_folder(out)
             print_dry_run(prepare_run(request))
             return
         run = train_run(request, track)
     except ValueError as mistake:
         raise ValueError(name_flags(str(mistake), overrides)) from None
+    if not run.is_main:
+        raise typer.Exit(0 if run.finished else 130)
     files = [word for file in run.own_parts.files for word in ("--parts", file)]
     if run.finished:
         typer.echo(f"trained: {out}; try: {shell_command('regard', run.task.suggested_command, out, *files)}")
@@ -185,6 +191,7 @@ class TrainedRun:
     finished: bool
     last_step: int
     own_parts: "OwnParts"  # that the model uses
+    is_main: bool = True  # rank 0, if several processes trained it
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,43 +220,56 @@ class TrainRequest:
 
 
 def train_run(request: TrainRequest, track: str | None = None) -> TrainedRun:
-    """Trains a run to its end, or until it is interrupted; an interrupted run is resumed."""
+    """Trains a run to its end, or until it is interrupted; an interrupted run is resumed.
+
+    If torchrun started several processes, all of them call this, and train one run together.
+    """
+    from regard.training.distributed import join_processes
+
+    with join_processes(resolve_device(request.device)) as group:
+        return train_in_group(replace(request, device=group.device), group, track)
+
+
+def train_in_group(request: TrainRequest, group: "ProcessGroup", track: str | None) -> TrainedRun:
     from regard.tasks.own_parts import OwnParts
     from regard.training.run import discard_log, last_logged_step, write_line
     from regard.training.run_folder import SETTINGS, lock_folder, save_example
     from regard.training.tracking import TrackedRun, require_tracker, start_tracker
 
     out = request.out
-    console = progress_console()
+    console = progress_console(quiet=not group.is_main)
     if track:
         require_tracker(track)
     # first, so that a refused command has changed nothing of the run that holds the lock
-    with lock_folder(writable_folder(out)) as claim:
-        run = prepare_run(request, claim)
+    with lock_folder(writable_folder(out)) if group.is_main else nullcontext() as claim:
+        run = prepare_run(request, claim, group)
+        group.barrier()  # all have read the folder now
         fit, task_model = run.fit, run.task_model
-        if run.existing is None and (out / SETTINGS).exists():
+        if group.is_main and run.existing is None and (out / SETTINGS).exists():
             discard_log(out)
-        keep_start_weights(task_model, out, request.start, resumed=run.existing is not None)
+        if group.is_main or run.existing:
+            keep_start_weights(task_model, out, request.start, resumed=run.existing is not None)
         for line in run.lines():
             console.print(line)
-        if run.changes:
+        if run.changes and group.is_main:
             write_line(out, run.last_step, changed=run.changes)
-        if track:
+        if track and group.is_main:
             tracked = TrackedRun(out, task_model.settings.to_flat_dict(), last_logged_step(out))
             fit = replace(fit, tracker=start_tracker(track, tracked))
         finished = train_with_progress(fit, console)
-        if finished:
+        if finished and group.is_main:
             remove_start_weights(out)
             run.task.after_training(task_model, run.held_out.examples, out, progress=with_progress)
             if task_model.settings.data.corpus != "world":  # its sentence is known
                 save_example(out, map(run.task.example_text, run.held_out.examples))
-        return TrainedRun(run.task, finished, fit.last_step, OwnParts(task_model.settings.own_parts))
+        group.barrier()  # the run is complete
+        return TrainedRun(run.task, finished, fit.last_step, OwnParts(task_model.settings.own_parts), group.is_main)
 
 
-def progress_console() -> "Console":
+def progress_console(*, quiet: bool = False) -> "Console":
     from rich.console import Console
 
-    return Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    return Console(stderr=True, soft_wrap=True, highlight=False, markup=False, quiet=quiet)
 
 
 # --- a run before its first step ---
@@ -295,17 +315,21 @@ class PreparedRun:
             yield from change_notices(self.fit, self.last_step, self.existing, self.changes)
 
 
-def prepare_run(request: TrainRequest, lock: "FolderLock | None" = None) -> PreparedRun:
+def prepare_run(
+    request: TrainRequest, lock: "FolderLock | None" = None, group: "ProcessGroup | None" = None
+) -> PreparedRun:
     """Reads the data, resolves the settings and builds the model, as far as all of it makes sense."""
     import torch
 
     from regard.tasks.config import changed_settings, effective_examples, fit_to_data, plan_steps
     from regard.tasks.own_parts import OwnParts
     from regard.training.config import make_train_config
+    from regard.training.distributed import ProcessGroup
     from regard.training.run import TrainingRun
 
+    group = group or ProcessGroup()
     out, recipe, start = request.out, request.recipe, request.start
-    console, device = progress_console(), resolve_device(request.device)
+    console, device = progress_console(quiet=not group.is_main), resolve_device(request.device)
     kind = resolve_task(start or out, recipe, request.task)
     overrides = kind.settings.current_names(request.overrides)
     own_parts = with_recipe_parts(request.own_parts or OwnParts(), recipe)
@@ -329,7 +353,7 @@ def prepare_run(request: TrainRequest, lock: "FolderLock | None" = None) -> Prep
             train = plan_steps(settings.train, count, job.data.steps(0), overrides)
             task_model = replace(task_model, settings=replace(settings, train=train))  # type: ignore[type-var]
             job = replace(job, train=train, describe=task_model.describe)
-        fit = TrainingRun(job, out, lock)
+        fit = TrainingRun(job, out, lock, group=group)
     done, before = fit.last_step, existing.settings if existing else None
     refuse_finished_run(fit, done, changed_settings(before, settings) if before else {})
     fitted = count if follows and "train.steps" not in overrides else None
@@ -592,7 +616,7 @@ def train_with_progress(fit: "TrainingRun", console: "Console") -> bool:
                     progress.console.print(validation_line(report, running), highlight=False, soft_wrap=True)
                 elif line := pace.line(step, running):
                     progress.console.print(line, highlight=False, soft_wrap=True)
-                if stop.is_set() and step < config.steps:
+                if fit.group.any(flag=stop.is_set()) and step < config.steps:
                     steps.close()  # writes a checkpoint
                     return False
         except DivergedError as error:

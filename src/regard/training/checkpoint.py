@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from regard.models.safetensors_io import load_tensors, load_weights, saveable_tensors
 from regard.training.config import TrainConfig, TrainingData
+from regard.training.distributed import Replica, gather_tensor, shard_like
 from regard.training.run_folder import (
     OPTIMISER,
     WEIGHTS,
@@ -70,6 +71,14 @@ def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Opti
     return final
 
 
+def save(folder: Path, trained: Replica, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
+    """A checkpoint by rank 0; the others send it their parts of the optimiser's state."""
+    if trained.group.is_main:
+        write_checkpoint(folder, trained.model, optimiser, progress)
+    else:
+        optimiser_tensors(optimiser)
+
+
 def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress | None:
     """Load the newest checkpoint that is whole; None if there is none.
 
@@ -89,6 +98,21 @@ def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optim
             progress = state["progress"]
             return Progress(**{**progress, "history": tuple(progress.get("history", ()))})
     return None
+
+
+def resume(
+    folder: Path,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    config: TrainConfig,
+    due: Callable[[int], bool] | None,
+) -> Progress:
+    """Load the newest checkpoint; given which steps are due for one, delete what a killed run left behind."""
+    progress = read_checkpoint(folder, model, optimiser) or Progress()
+    if due is not None:
+        remove_leftovers(folder, progress.step)
+        prune_checkpoints(folder, config.keep, always=best_steps(progress, config), due=due)
+    return progress
 
 
 def prune_checkpoints(folder: Path, newest: int, *, always: Collection[int], due: Callable[[int], bool]) -> None:
@@ -132,7 +156,7 @@ def discard(path: Path) -> None:
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     state = optimiser.state_dict()["state"]
     return {
-        f"{index}.{name}": torch.as_tensor(value).contiguous()
+        f"{index}.{name}": gather_tensor(torch.as_tensor(value)).contiguous()
         for index, values in state.items()
         for name, value in values.items()
     } or {"none": torch.zeros(1)}
@@ -140,11 +164,12 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     state: dict[int, dict[str, Tensor]] = {}
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     for key, tensor in tensors.items():
         if "." in key:
             index, name = key.split(".")
             # a copy: the file is memory-mapped, and some file systems cannot delete a folder with a mapped file
-            state.setdefault(int(index), {})[name] = tensor.clone()
+            state.setdefault(int(index), {})[name] = shard_like(weights[int(index)], tensor.clone())
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
@@ -183,6 +208,10 @@ def sync(path: Path) -> None:
 
 
 # --- progress: validations, the best of them, and resuming with another number of steps or other settings ---
+
+
+def weights_are_finite(model: nn.Module) -> bool:
+    return bool(torch.stack([weight.isfinite().all() for weight in model.parameters()]).all())
 
 
 def has_finite_validation(progress: Progress) -> bool:

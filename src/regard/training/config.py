@@ -21,6 +21,7 @@ from regard.models.config_base import (
 from regard.training.step import ConstantSchedule, CosineSchedule, NoamSchedule, Schedule
 
 PRECISIONS = ("float32", "bfloat16", "float16", "bf16-pure")
+PARALLEL = ("ddp", "fsdp")
 DERIVED_FROM_STEPS = cast(int, None)  # until the settings are made
 
 
@@ -59,6 +60,8 @@ class TrainSettings(SettingsTable):
         keep_checkpoints: the newest ones that are kept, besides the best; more, to look at training afterwards.
         packed: no padding: sentences one behind the other, in any order; for a Transformer that translates.
         cuda_graph: on a GPU, a batch's work (packed, the whole step) is captured once and replayed.
+        parallel: how several processes (torchrun) hold a model: ddp, each all of it; fsdp, each a part of every weight
+            and of the optimiser's state, for models that do not fit.
         compile: kernels made for a packed model's layers; after an interruption the last bits may differ.
     """
 
@@ -66,6 +69,7 @@ class TrainSettings(SettingsTable):
         "schedule": ("noam", "cosine", "constant"),
         "best_metric": ("loss", "accuracy", "bleu"),
         "precision": PRECISIONS,
+        "parallel": PARALLEL,
     }
     ranges: ClassVar[Ranges] = {
         **dict.fromkeys(("steps", "batch_size", "max_length", "gradient_accumulation"), AT_LEAST_1),
@@ -97,6 +101,7 @@ class TrainSettings(SettingsTable):
     keep_checkpoints: int = 2
     packed: bool = False
     cuda_graph: bool = False
+    parallel: str = "ddp"
     compile: bool = False
 
     def __post_init__(self):
@@ -108,6 +113,9 @@ class TrainSettings(SettingsTable):
                 "precision = 'bf16-pure' is made for packed batches; say packed = true as well, or precision = "
                 "'bfloat16'"
             )
+        if self.parallel == "fsdp" and (self.cuda_graph or self.precision == "bf16-pure"):
+            what = "cuda_graph = true" if self.cuda_graph else "precision = 'bf16-pure'"
+            raise ValueError(f"{what} needs the whole model on each GPU, and parallel = 'fsdp' divides it; use 'ddp'")
         if self.compile and not self.packed:
             raise ValueError("compile = true wants batches of one shape; say packed = true as well")
         if self.compile and self.deterministic:
@@ -147,9 +155,11 @@ class TrainConfig:
     deterministic: bool = True  # deterministic algorithms only; a few models have none on a GPU
     cuda_graph: bool = False  # on a GPU, capture the backward pass as a CUDA graph for each shape of a batch
     capture_step: bool = False  # on a GPU, capture the whole step, the optimiser included; for steps of one batch
+    parallel: str = "ddp"  # of several processes: each holds the model ("ddp"), or a part of it ("fsdp")
 
     def __post_init__(self):
         check_value("precision", self.precision, str, PRECISIONS)
+        check_value("parallel", self.parallel, str, PARALLEL)
         for name in ("steps", "validate_every", "checkpoint_every", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -176,6 +186,7 @@ def make_train_config(train: TrainSettings, width: int) -> TrainConfig:
         cuda_graph=train.cuda_graph,
         # packed batches have one shape
         capture_step=train.cuda_graph and train.packed and train.gradient_accumulation == 1,
+        parallel=train.parallel,
         keep=max(2, train.average_checkpoints, train.keep_checkpoints),  # the one before, should the newest be damaged
     )
 
@@ -247,6 +258,7 @@ class TrainingJob:
             nobody has counted.
         capture_objection: why a step cannot be captured as a CUDA graph; "" where it can.
         figures: what `validate` finds, by any of which the best checkpoint can be chosen.
+        shard_objection: why the rows of a batch cannot be shared among processes; "" where they can.
     """
 
     model: nn.Module
@@ -260,3 +272,4 @@ class TrainingJob:
     flops: float | None = None
     capture_objection: str = VARIABLE_SHAPES
     figures: tuple[str, ...] = ("loss",)
+    shard_objection: str = ""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.data.batching import NO_SEGMENT, Example, LongPolicy, PackedBatch, TokenBatchSampler
 from regard.data.tokenizers.base import BOS, EOS, PAD
+from regard.models.seq2seq import map_tensors, slice_rows
 from regard.training.config import TrainSettings
 from regard.world.splitmix import combine_seeds, random_keys
 
@@ -175,22 +176,11 @@ class PackedPairs:
 
     def split_rows(self, parts: int) -> "list[PackedPairs]":
         """At most `parts` batches: number n has the rows n, n + parts, n + 2 parts and so on. None is empty."""
-
-        def take_rows(side: PackedBatch, first: int) -> PackedBatch:
-            return PackedBatch(*(part[first::parts] for part in (side.tokens, side.segment_ids, side.position_ids)))
-
-        return [
-            PackedPairs(take_rows(self.source, first), take_rows(self.target, first), self.labels[first::parts])
-            for first in range(min(parts, len(self.labels)))
-        ]
+        return [slice_rows(self, first, parts) for first in range(min(parts, len(self.labels)))]
 
     def repeated(self) -> "PackedPairs":
         """Every row two times, first all of them, then all again."""
-        source, target = (
-            PackedBatch(*(part.repeat(2, 1) for part in (side.tokens, side.segment_ids, side.position_ids)))
-            for side in (self.source, self.target)
-        )
-        return PackedPairs(source, target, self.labels.repeat(2, 1))
+        return map_tensors(lambda part: part.repeat(2, 1), self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from regard.models.seq2seq import map_tensors
 from regard.ops.cuda_graph import CUDAGraphCapture, GraphCapture
-from regard.training.step import BackwardFunction, StepResult, apply_update
+from regard.training.step import BackwardFunction, StepResult, apply_update, gradient_norm, gradients_of
 
 OPTION, REMEDY = "train.cuda_graph = true: ", "leave cuda_graph out"
 MAX_GRAPHS = 64  # graphs that are kept; batches of further shapes are launched kernel by kernel
@@ -193,5 +193,6 @@ class CapturedStep:
         for weight in weights:
             weight.grad = None  # so that the backward pass writes, and does not add
         summed, _ = self.backward((given[0], 0, *given[1:]), scale)
-        found = apply_update(self.optimiser, summed, count, scale, clip=self.clip, skip=self.skip_step)
+        norm = gradient_norm(gradients_of(self.optimiser))
+        found = apply_update(self.optimiser, norm, summed, count, scale, clip=self.clip, skip=self.skip_step)
         return torch.stack([each.float() for each in found])

@@ -23,17 +23,18 @@ from regard.training.checkpoint import (
     is_validation_step,
     out_of_patience,
     prune_checkpoints,
-    read_checkpoint,
     record_validation,
-    remove_leftovers,
+    resume,
     resume_progress,
+    save,
+    weights_are_finite,
     with_loss_scale,
-    write_checkpoint,
 )
 from regard.training.config import Loss, TrainConfig, TrainingData
 from regard.training.corpus import Corpus
 from regard.training.cpu_parallel import ThreadedBackward
 from regard.training.cuda_graph import CapturedBackward, CapturedStep, no_batches
+from regard.training.distributed import DistributedLoss, DistributedStep, ProcessGroup, Replica
 from regard.training.numerics import BF16Backward, FlatBF16Backward, use_deterministic
 from regard.training.run_folder import Progress, lock_folder
 from regard.training.step import AsyncScalars, BackwardFunction, LossScaleState, Report, take_step
@@ -69,11 +70,12 @@ def train(
     config: TrainConfig,
     folder: Path,
     validate: Callable[[nn.Module], dict[str, float]] | None = None,
+    group: ProcessGroup = ProcessGroup(),
 ) -> Generator[Report]:
     """Train in `folder`, resuming from its newest checkpoint if there is one; yields a report after every step.
 
     `validate` returns figures, of which `config.best` selects the best checkpoint. Leaving the iterator early (Ctrl-C)
-    writes a checkpoint, so that calling again resumes from there.
+    writes a checkpoint, so that calling again resumes from there. With a `group`, all its processes call this.
 
     Examples:
         >>> from pathlib import Path
@@ -91,57 +93,60 @@ def train(
         >>> steps(2), steps(5)  # the second goes on after the first
         ([1, 2], [3, 4, 5])
     """
-    optimiser = make_optimiser(model, config, captured=is_captured(model, config))
+    trained, data, config = Replica.of(model, loss, config, group), group.share(data), group.adapt(config)
+    module, device = trained.module, device_of(trained.module)
+    optimiser = make_optimiser(module, config, captured=is_captured(module, config))
     saved = folder / "checkpoints"
 
     def due(step: int) -> bool:
         validated = validate is not None and is_validation_step(config, step)
         return step % config.checkpoint_every == 0 or step == config.steps or validated
 
-    with lock_folder(saved):
-        progress = read_checkpoint(saved, model, optimiser) or Progress()
-        remove_leftovers(saved, progress.step)
-        # a killed run may not have done it
-        prune_checkpoints(saved, config.keep, always=best_steps(progress, config), due=due)
+    with lock_folder(saved) if group.is_main else nullcontext():
+        progress = group.resume(lambda: resume(saved, model, optimiser, config, due if group.is_main else None))
+        trained.load()
         if progress.step < config.steps:
             progress = resume_progress(progress, config, data)
         scale = float(progress.scaler.get("scale", FIRST_SCALE)) if config.precision == "float16" else 1.0
-        loss_scale = LossScaleState.of(progress.skips, scale, device_of(model))
-        backward = make_step(model, data, loss, config, optimiser)
+        loss_scale = LossScaleState.of(progress.skips, scale, device)
+        backward = make_step(module, data, loss, config, optimiser, group)
         written, settled, pending = progress.step, True, deque[Report]()
         try:
             while progress.step < config.steps and not out_of_patience(progress, config):
                 settled = False  # an interruption from here on leaves weights, or a history, between two steps
-                with use_deterministic(device_of(model)) if config.deterministic else nullcontext():
+                with use_deterministic(device) if config.deterministic else nullcontext():
                     report, progress, loss_scale = one_step(
-                        model, optimiser, data, backward, config, progress, loss_scale
+                        module, optimiser, data, backward, config, progress, loss_scale
                     )
                     pending.append(report)
                     check_divergence(pending, MAX_PENDING if not due(report.step) else 0)
+                    if due(report.step):
+                        trained.gather()
                     if validate and is_validation_step(config, report.step):
-                        model.eval()
-                        with torch.no_grad(), autocast(model, config):
-                            figures = validate(model)
+                        figures = group.from_main(lambda: trained.evaluate(validate, autocast(module, config)))
                         progress = record_validation(progress, figures, config.best)
                         report = replace(report, validation=figures)
                 if due(report.step):
                     check_finite_weights(model, progress, config, report)
                 settled = True
                 if due(report.step) and has_finite_validation(progress):
-                    write_checkpoint(saved, model, optimiser, with_loss_scale(progress, loss_scale, config))
+                    save(saved, trained, optimiser, with_loss_scale(progress, loss_scale, config))
                     written = report.step
-                    prune_checkpoints(saved, config.keep, always=best_steps(progress, config), due=due)
+                    if group.is_main:
+                        prune_checkpoints(saved, config.keep, always=best_steps(progress, config), due=due)
                 yield report
         finally:
-            if settled and progress.step > written and has_finite_validation(progress) and weights_are_finite(model):
-                write_checkpoint(saved, model, optimiser, with_loss_scale(progress, loss_scale, config))
+            if settled and progress.step > written and has_finite_validation(progress):
+                trained.gather()
+                if weights_are_finite(model):
+                    save(saved, trained, optimiser, with_loss_scale(progress, loss_scale, config))
 
 
 def one_step(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     data: TrainingData,
-    backward: BackwardFunction | CapturedStep,
+    backward: BackwardFunction | CapturedStep | DistributedStep,
     config: TrainConfig,
     progress: Progress,
     loss_scale: LossScaleState,
@@ -150,7 +155,7 @@ def one_step(
     model.train()
     torch.manual_seed(step_seed(config.seed, step))
     batches = data.at(progress.epoch, progress.index)
-    if isinstance(backward, CapturedStep):
+    if isinstance(backward, CapturedStep | DistributedStep):
         done = backward(list(batches), loss_scale.scale, rate)
     else:
         for group in optimiser.param_groups:
@@ -179,7 +184,7 @@ def make_backward(
         (summed * scale).backward()
         return summed.detach(), count
 
-    if device_of(model).type == "cpu" and config.precision != "bf16-pure":
+    if device_of(model).type == "cpu" and config.precision != "bf16-pure" and not isinstance(loss, DistributedLoss):
         # autocast's cache of cast weights is shared by all threads
         return ThreadedBackward(model, loss, autocast_backward, lambda: autocast(model, config, cached=False))
     backward = BF16Backward(model, loss) if config.precision == "bf16-pure" else autocast_backward
@@ -194,9 +199,16 @@ def is_captured(model: nn.Module, config: TrainConfig) -> bool:
 
 
 def make_step(
-    model: nn.Module, data: TrainingData, loss: Loss, config: TrainConfig, optimiser: torch.optim.Optimizer
-) -> BackwardFunction | CapturedStep:
+    model: nn.Module,
+    data: TrainingData,
+    loss: Loss,
+    config: TrainConfig,
+    optimiser: torch.optim.Optimizer,
+    group: ProcessGroup = ProcessGroup(),
+) -> BackwardFunction | CapturedStep | DistributedStep:
     """What `one_step` runs for the gradients of a batch, or for a whole step."""
+    if group.size > 1:
+        return DistributedStep.of(group, model, data, loss, config, optimiser, make_backward)
     if is_captured(model, config):
         return make_captured_step(model, loss, config, optimiser)
     return make_backward(model, loss, config, data.longest_first if isinstance(data, Corpus) else no_batches)
@@ -245,10 +257,6 @@ def check_finite_weights(model: nn.Module, progress: Progress, config: TrainConf
             f"step {report.step}: {what} is a number; lower the learning rate (it was {report.rate:.2g}) or use "
             "precision bfloat16 or float32"
         )
-
-
-def weights_are_finite(model: nn.Module) -> bool:
-    return bool(torch.stack([weight.isfinite().all() for weight in model.parameters()]).all())
 
 
 def autocast(model: nn.Module, config: TrainConfig, *, cached: bool = True):

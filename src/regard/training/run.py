@@ -32,6 +32,7 @@ from regard.models.safetensors_io import load_weights, write_weights
 from regard.training.checkpoint import average
 from regard.training.config import TrainConfig, TrainingJob, make_train_config
 from regard.training.corpus import PackedCorpus
+from regard.training.distributed import ProcessGroup
 from regard.training.loop import train
 from regard.training.run_folder import CHECKPOINTS, WEIGHTS, FolderLock, checkpoints, lock_folder, read_valid_state
 from regard.training.step import Report
@@ -40,18 +41,25 @@ from regard.training.tracking import RUN_IDS, TrackedStep, Tracker
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """A job and its folder; its lock, if the caller holds one already; a tracker that shows its figures."""
+    """A job and its folder; its lock, if the caller holds one already; a tracker that shows its figures.
+
+    Args:
+        group: the processes that train it together; rank 0 alone writes to the folder.
+    """
 
     job: TrainingJob
     folder: Path
     lock: FolderLock | None = None
     tracker: Tracker | None = None
+    group: ProcessGroup = ProcessGroup()
 
     def __post_init__(self):
         if self.job.train.packed and not isinstance(self.job.data, PackedCorpus):
             raise ValueError("train.packed = true: only sentence pairs can be packed; leave it out")
         if self.job.train.cuda_graph and self.job.capture_objection:
             raise ValueError(f"train.cuda_graph = true is not possible: {self.job.capture_objection}; leave it out")
+        if self.group.size > 1 and (why := self.job.shard_objection or batch_norm_objection(self.job.model)):
+            raise ValueError(f"{self.group.size} processes cannot share its batches: {why}; train it in one process")
         if self.job.train.best_metric not in self.job.figures:
             found = " and ".join(self.job.figures)
             raise ValueError(
@@ -72,17 +80,28 @@ class TrainingRun:
     def steps(self) -> Generator[Report]:
         """Train, a report for each step; leaving early saves. The finished model is written at the end."""
         job = self.job
+        training = train(job.model, job.data, job.loss, self.config, self.folder, job.validate, self.group)
+        if not self.group.is_main:
+            yield from training
+            return
         # around all of it, since a second process would overwrite the description
         with nullcontext() if self.lock else lock_folder(self.folder):
             check_steps(self.folder, self.config)
             note = job.describe(self.folder)
-            training = train(job.model, job.data, job.loss, self.config, self.folder, job.validate)
             with TrainingLog.open(self.folder, self.tracker) as log, closing(training) as steps:
                 for report in steps:
                     (self.folder / WEIGHTS).unlink(missing_ok=True)  # of an earlier end, if the run is extended
                     log.add(report)
                     yield report
+            if self.group.size > 1:
+                job.model.to(self.group.device)  # with FSDP it is on the host
             write_final_weights(job.model, job.train.average_checkpoints, self.folder, note)
+
+
+def batch_norm_objection(model: nn.Module) -> str:
+    """Why processes cannot share a batch, each with its rows; "" if they can."""
+    found = [type(part).__name__ for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    return f"{found[0]} takes the mean over all examples of a batch" if found else ""
 
 
 def check_steps(folder: Path, config: TrainConfig) -> None:

@@ -151,12 +151,14 @@ def take_step(
     for batch in batches:
         summed, count = backward(batch, scale)
         total, tokens = total + summed, tokens + count
-    loss, norm, skipped = apply_update(optimiser, total, torch.full_like(scale, tokens), scale, clip=clip)
+    norm = gradient_norm(gradients_of(optimiser))
+    loss, norm, skipped = apply_update(optimiser, norm, total, torch.full_like(scale, tokens), scale, clip=clip)
     return StepResult(loss, norm, skipped, tokens)
 
 
 def apply_update(
     optimiser: torch.optim.Optimizer,
+    norm: Tensor,
     total: Tensor,
     tokens: Tensor,
     scale: Tensor,
@@ -164,11 +166,11 @@ def apply_update(
     clip: float,
     skip: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The optimiser's step by the weights' gradients; `skip` is 1 if it must leave all as it is.
+    """The optimiser's step by the weights' gradients of this norm; `skip` is 1 if it must leave all as it is.
 
     The number of tokens is a tensor, so that a captured step, whose graph is fixed, divides in the same way.
     """
-    norm = gradient_norm(gradients_of(optimiser)) / (scale * tokens)
+    norm = norm / (scale * tokens)
     # ‖g‖ is clipped as torch's clip_grad_norm_ does it
     clip_factor = (clip / (norm + 1e-6)).clamp(max=1.0) if clip else torch.ones_like(norm)
     loss = total / tokens.clamp(min=1)

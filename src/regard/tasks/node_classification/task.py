@@ -259,6 +259,7 @@ class NodeClassifier(PretrainedModel):
             self.settings.model.model,
             self.describe,
             figures=LABEL_FIGURES,
+            shard_objection="its nodes are those of one graph",
         )
 
     def classify(self, nodes: str | Path, edges: str | Path) -> dict[str, LabelOutput]:

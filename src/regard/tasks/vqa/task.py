@@ -319,6 +319,7 @@ class QuestionAnswerer(PretrainedModel):
             self.describe,
             capture_objection="",
             figures=LABEL_FIGURES,
+            shard_objection="the questions of a batch share its images",
         )
 
     def ids(self, text: str) -> list[int]:

@@ -1,0 +1,294 @@
+"""Several processes step as one: the same gradient, the same order of examples, and exact resume after kill -9."""
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard.data.batching import Batch
+from regard.tasks.translation.task import Translator
+from regard.training.config import TrainingJob, make_train_config
+from regard.training.distributed import ProcessGroup, Replica, SharedData, gather_tensor, share_rows
+from regard.training.loop import make_optimiser, make_step, one_step, step_seed
+from regard.training.run import TrainingRun, read_log
+from regard.training.run_folder import Progress
+from regard.training.step import LossScaleState
+from tests.training.jobs import JOBS
+from tests.training.killed_runs import BAHDANAU, HELD_OUT, KNOWN, TRANSFORMER, settings
+from tests.training.processes import exit_codes, messages, run_processes, started
+from tests.training.test_resume import assert_same_run
+
+STEADY = replace(TRANSFORMER, dropout=0.0)
+
+
+def job(model: Any = STEADY, steps: int = 12, **train: Any) -> TrainingJob:
+    torch.manual_seed(0)
+    wanted = settings(model, steps, schedule="constant")
+    wanted = replace(wanted, train=replace(wanted.train, **train))
+    return Translator.from_examples(KNOWN, wanted).job(KNOWN, HELD_OUT)
+
+
+# --- the gradient ---
+
+
+def first_gradient(group: ProcessGroup, made: TrainingJob) -> dict[str, torch.Tensor]:
+    """Of the mean loss of the first step, by weight; what is clipped, and what is reported."""
+    config = group.adapt(make_train_config(made.train, made.width))
+    replica, data = Replica.of(made.model, made.loss, config, group), group.share(made.data)
+    optimiser = make_optimiser(replica.module, config, captured=False)
+    replica.load()
+    step = make_step(replica.module, data, made.loss, config, optimiser, group)
+    scale = LossScaleState.of(0, 1.0, torch.device("cpu"))
+    report, _, _ = one_step(replica.module, optimiser, data, step, config, Progress(), scale)
+    names = [name for name, _ in made.model.named_parameters()]
+    weights = zip(names, replica.module.parameters(), strict=True)
+    found = {name: gather_tensor(weight.grad) / report.tokens for name, weight in weights if weight.grad is not None}
+    return (
+        found
+        | {"tokens": torch.tensor(report.tokens), "loss": torch.tensor(report.loss)}
+        | {"norm": torch.tensor(report.norm)}
+    )
+
+
+def write_gradients(group: ProcessGroup, folder: Path, cases: dict[str, dict[str, Any]]) -> None:
+    for name, case in cases.items():
+        found = first_gradient(group, job(**case))
+        if group.is_main:
+            save_file({key: value.contiguous() for key, value in found.items()}, folder / f"{name}-{group.size}")
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "padded": {},
+    "accumulated": {"gradient_accumulation": 3},
+    "dealt": {"gradient_accumulation": 4},
+    "packed": {"packed": True, "batch_size": 400},
+    "captured": {"packed": True, "batch_size": 400, "cuda_graph": True},
+    "few rows": {"batch_size": 20},
+}
+SHARDED: dict[str, dict[str, Any]] = {"sharded": {"parallel": "fsdp"}}
+MORE_CASES: dict[str, dict[str, Any]] = {
+    "rnn": {"model": replace(BAHDANAU, dropout=0.0)},
+    "sharded rnn": {"model": replace(BAHDANAU, dropout=0.0), "parallel": "fsdp", "gradient_accumulation": 2},
+    "sharded and packed": {"parallel": "fsdp", "packed": True, "batch_size": 400, "gradient_accumulation": 3},
+}
+
+
+def assert_same_gradient(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert one["tokens"] == other["tokens"]
+    for name, expected in one.items():
+        torch.testing.assert_close(other[name], expected, rtol=1e-6, atol=1e-6 * float(one["norm"]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cases"),
+    [
+        ((2, 4), CASES),
+        ((2,), SHARDED),
+        pytest.param((2, 3, 4), CASES | SHARDED | MORE_CASES, marks=pytest.mark.slow),
+    ],
+    ids=["ddp", "fsdp", "all"],
+)
+def test_the_gradient_is_that_of_one_process(sizes, cases, tmp_path):
+    for size in (1, *sizes):
+        assert run_processes(size, tmp_path, write_gradients, tmp_path, cases) == [0] * size, messages(tmp_path)
+    for name in cases:
+        one = load_file(tmp_path / f"{name}-1")
+        for size in sizes:
+            assert_same_gradient(one, load_file(tmp_path / f"{name}-{size}"))
+
+
+def summed_gradients(made: TrainingJob, batches: list[Any]) -> tuple[list[torch.Tensor], int]:
+    """By the plain definition, in eval mode: without dropout."""
+    made.model.zero_grad()
+    tokens = 0
+    for share in batches:
+        summed, count = made.loss(made.model, share.batch)
+        (summed * share.weight).backward()
+        tokens += count
+    return [weight.grad.clone() for weight in made.model.parameters() if weight.grad is not None], tokens
+
+
+# the losses of the last two draw words to hide, also in eval mode
+SHAREABLE = [name for name in JOBS if name not in ("answer", "cnn", "tag", "classify")]
+
+
+@pytest.mark.parametrize("name", SHAREABLE)
+def test_the_shares_of_a_batch_are_all_of_it_in_every_task(name):
+    made = JOBS[name]("cpu")
+    made.model.eval()
+    torch.manual_seed(0)
+    whole, tokens = summed_gradients(made, SharedData(made.data, 0, 1).at(0, 0))
+    for size in (2, 4):
+        shares = [share for rank in range(size) for share in SharedData(made.data, rank, size).at(0, 0)]
+        torch.manual_seed(0)
+        parts, counted = summed_gradients(made, shares)
+        assert counted == tokens
+        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_every_row_is_in_one_share_and_in_their_order():
+    batch = Batch(torch.arange(15).view(5, 3), torch.full((5,), 3), torch.arange(10).view(5, 2), torch.full((5,), 2))
+    shares = [share_rows((batch, 5), rank, 2) for rank in range(2)]
+    assert [share.batch[0].source[:, 0].tolist() for share in shares] == [[0, 6, 12], [3, 9]]
+    assert [share.batch[1] for share in shares] == [5, 0]  # the number of tokens counts once
+    (last,) = {share_rows((batch, 5), rank, 7).weight for rank in (5, 6)}
+    assert last == 0  # and takes a row that is not its own, lest the others wait
+
+
+def test_micro_batches_are_dealt_out_before_rows_are():
+    made = job(gradient_accumulation=4)
+    whole = made.data.at(0, 0)
+    dealt = [SharedData(made.data, rank, 2).at(0, 0) for rank in range(2)]
+    assert [[share.batch[1] for share in shares] for shares in dealt] == [
+        [whole[0][1], whole[2][1]],
+        [whole[1][1], whole[3][1]],
+    ]
+
+
+def test_dropout_differs_by_rank_and_rank_0_is_a_single_process():
+    seeds = [ProcessGroup(rank, 4).seed(7) for rank in range(4)]
+    assert seeds[0] == ProcessGroup().seed(7) == 7
+    assert len({step_seed(seed, 5) for seed in seeds}) == 4
+
+
+# --- what cannot be ---
+
+
+@pytest.mark.parametrize(("name", "why"), [("answer", "share its images"), ("cnn", "BatchNorm2d takes the mean")])
+def test_batches_that_cannot_be_shared_are_refused(name, why, tmp_path):
+    made = JOBS[name]("cpu", gradient_accumulation=1)
+    TrainingRun(made, tmp_path)
+    with pytest.raises(ValueError, match=f"2 processes cannot share its batches: .*{why}"):
+        TrainingRun(made, tmp_path, group=ProcessGroup(0, 2))
+
+
+@pytest.mark.parametrize("other", [{"cuda_graph": True}, {"precision": "bf16-pure"}])
+def test_what_needs_the_whole_model_cannot_be_sharded(other):
+    with pytest.raises(ValueError, match="needs the whole model on each GPU, and parallel = 'fsdp' divides it"):
+        job(packed=True, parallel="fsdp", **other)
+
+
+# --- runs ---
+
+
+def follow(group: ProcessGroup, folder: Path, upto: int, train: dict[str, Any], pause: float = 0.0) -> None:
+    """Trains until step `upto`, and leaves there; the last step is the end of the run."""
+    made = job(**train)
+    steps = TrainingRun(made, folder, group=group).steps()
+    for report in steps:
+        time.sleep(pause)
+        if report.step == upto < made.train.steps:
+            steps.close()
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["validation"]["loss"] for line in read_log(folder) if "validation" in line]
+
+
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_a_run_goes_on_with_another_number_of_processes(parallel, tmp_path):
+    train = {"parallel": parallel, "gradient_accumulation": 2}
+    follow(ProcessGroup(), tmp_path / "one", 12, train)
+    for size, upto in ((1, 3), (2, 7), (4, 12)):
+        codes = run_processes(size, tmp_path, follow, tmp_path / "several", upto, train)
+        assert codes == [0] * size, messages(tmp_path)
+    torch.testing.assert_close(losses(tmp_path / "several"), losses(tmp_path / "one"), rtol=1e-5, atol=0)
+    one, several = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "several"))
+    for name, weight in one.items():
+        torch.testing.assert_close(several[name], weight, rtol=0, atol=2e-3)  # Adam divides by what is nearly 0
+
+
+@pytest.mark.parametrize(
+    ("size", "train", "times"),
+    [
+        (3, {"model": TRANSFORMER}, 1),
+        pytest.param(3, {"model": TRANSFORMER, "gradient_accumulation": 2}, 10, marks=pytest.mark.slow),
+        pytest.param(3, {"model": TRANSFORMER, "parallel": "fsdp", "precision": "bfloat16"}, 4, marks=pytest.mark.slow),
+        pytest.param(4, {"model": TRANSFORMER, "precision": "float16"}, 6, marks=pytest.mark.slow),
+    ],
+)
+def test_after_kill_9_of_a_random_rank_the_run_ends_with_the_same_bytes(size, train, times, tmp_path):
+    """Twenty times in the slow forms; with dropout, so that each rank has noise of its own to get wrong."""
+    chance = random.Random(size)
+    steps = 12 if times == 1 else 40
+    whole = train | {"steps": steps}
+    assert run_processes(size, tmp_path, follow, tmp_path / "straight", steps, whole) == [0] * size, messages(tmp_path)
+    folder = tmp_path / "killed"
+    for number in range(times):
+        errors = tmp_path / f"errors-{number}"
+        errors.mkdir()
+        last = saved_step(folder)
+        with started(size, errors, follow, folder, steps, whole, 0.05) as processes:
+            while saved_step(folder) < min(last + 2, steps - 4) and all(one.is_alive() for one in processes):
+                time.sleep(0.02)
+            time.sleep(chance.random() * 0.2)
+            lost = chance.randrange(size)
+            processes[lost].kill()
+            codes = exit_codes(processes)
+        assert codes[lost] == -signal.SIGKILL
+        assert all(code in (1, 2) for rank, code in enumerate(codes) if rank != lost), codes
+        assert messages(errors) == [
+            f"one of the {size} processes was lost; start the same command again: it resumes from the last checkpoint"
+        ]
+    assert saved_step(folder) < steps
+    assert run_processes(size, tmp_path, follow, folder, steps, whole) == [0] * size, messages(tmp_path)
+    assert_same_run(folder, tmp_path / "straight")
+
+
+def saved_step(folder: Path) -> int:
+    return max((int(path.name) for path in folder.glob("checkpoints/[0-9]*")), default=0)
+
+
+def fail_in_rank_1(group: ProcessGroup) -> None:
+    if group.rank == 1:
+        raise ValueError("corpus.tsv: no such file; check the path")
+    group.barrier()
+
+
+def test_a_mistake_of_one_process_is_said_once_and_ends_all(tmp_path):
+    assert run_processes(3, tmp_path, fail_in_rank_1) == [1, 2, 1]
+    assert messages(tmp_path) == ["corpus.tsv: no such file; check the path"]
+
+
+# --- torchrun ---
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "regard", "train"]
+SMALL = ["--steps", "30", "--batch-size", "200", "--device", "cpu", "--set", "train.checkpoint_every=5", "--out"]
+
+
+def said(text: str, start: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(start)]
+
+
+@pytest.mark.slow
+def test_torchrun_trains_is_interrupted_and_resumes(tmp_path):
+    folder = tmp_path / "run"
+    with subprocess.Popen(
+        [*TORCHRUN, *SMALL, folder], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as one:
+        while saved_step(folder) < 5 and one.poll() is None:
+            time.sleep(0.1)
+        one.send_signal(signal.SIGINT)
+        out, err = one.communicate(timeout=60)
+    assert one.returncode != 0
+    assert len(said(out, "saved: ")) == 1, err
+    stopped = saved_step(folder)
+    assert 5 <= stopped < 30
+    end = subprocess.run([*TORCHRUN, *SMALL, folder], capture_output=True, text=True)
+    assert end.returncode == 0, end.stderr
+    assert len(said(end.stdout, "trained: ")) == 1
+    assert f"resuming from step {stopped}" in end.stderr
+    again = subprocess.run([*TORCHRUN, "--out", folder, "--steps", "3"], capture_output=True, text=True)
+    assert again.returncode != 0
+    assert len(said(again.stderr, "regard: ")) == 1
+    assert "Traceback" not in "".join(re.findall(r"^\[rank.*$", again.stderr, re.MULTILINE))
