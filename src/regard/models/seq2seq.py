@@ -39,11 +39,6 @@ def select_rows(value: Any, rows: Tensor) -> Any:
     return map_tensors(lambda tensor: tensor.index_select(0, rows), value)
 
 
-def slice_rows(value: Any, first: int, step: int) -> Any:
-    """The same value for the sentences first, first + step and so on."""
-    return map_tensors(lambda tensor: tensor[first::step], value)
-
-
 class Memory:
     """Abstract: all that the decoder knows of the source sentences. A frozen dataclass of tensors, sentences first.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.data.batching import NO_SEGMENT, Example, LongPolicy, PackedBatch, TokenBatchSampler
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.models.seq2seq import map_tensors, slice_rows
+from regard.models.seq2seq import map_tensors
 from regard.training.config import TrainSettings
 from regard.world.splitmix import combine_seeds, random_keys
 
@@ -176,7 +176,8 @@ class PackedPairs:
 
     def split_rows(self, parts: int) -> "list[PackedPairs]":
         """At most `parts` batches: number n has the rows n, n + parts, n + 2 parts and so on. None is empty."""
-        return [slice_rows(self, first, parts) for first in range(min(parts, len(self.labels)))]
+        count = min(parts, len(self.labels))
+        return [map_tensors(lambda tensor, first=first: tensor[first::parts], self) for first in range(count)]
 
     def repeated(self) -> "PackedPairs":
         """Every row two times, first all of them, then all again."""

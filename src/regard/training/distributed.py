@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from regard.models.seq2seq import map_tensors, slice_rows
+from regard.models.seq2seq import map_tensors
 from regard.models.transformer import DecoderLayer, EncoderLayer
 from regard.training.config import Loss, TrainConfig, TrainingData
 from regard.training.cuda_graph import collect_tensors
@@ -192,7 +192,7 @@ def share_rows(batch: tuple[Any, ...], rank: int, size: int) -> Share:
     given, tokens, *rest = batch
     rows = min(map(len, collect_tensors(given)))
     first = rank if rank < rows else 0  # no process may be without a batch: the others would wait for its gradients
-    part = map_tensors(Tensor.contiguous, slice_rows(given, first, size))
+    part = map_tensors(lambda tensor: tensor[first::size].contiguous(), given)
     return Share((part, 0 if rank else tokens, *rest), float(rank < rows))
 
 
