@@ -82,6 +82,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("PackedSequences", "positions run on from sequence to sequence",
          "torch.cat([torch.arange(length, device=self.x.device) for length in self.lengths])",
          "torch.arange(sum(self.lengths), device=self.x.device)"),
+        ("padding removal", "tokens at the places of others", "whole[0].index_select(0, self.rows)", "whole[0].index_select(0, self.rows.flip(0))"),
     ],
     "attention/block_map.py": [
         ("block map", "count by difference off by one", "- up_to(i0 - 1, j0)", "- up_to(i0, j0)"),
@@ -347,7 +348,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiHeadAttention", "heads merged across", "heads.transpose(1, 2).flatten(2)", "heads.permute(0, 2, 3, 1).flatten(2)"),
         ("MultiHeadAttention", "a call's pattern replaces the layer's", "recipe.pattern & pattern)", "pattern)"),
         ("MultiHeadAttention", "always drops", "        if not self.training:\n            return recipe\n", ""),
-        ("padding removal", "tokens at the places of others", "whole[0].index_select(0, tokens.rows)", "whole[0].index_select(0, tokens.rows.flip(0))"),
     ],
     "attention/linformer.py": [
         ("Linformer", "mixes padding in", "y.masked_fill(~kept[:, None, :, None], 0.0)", "y"),
@@ -458,7 +458,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "layers/embedding.py": [
         ("embedding", "not scaled by √width", "return found * self.weight.shape[1] ** 0.5 if self.scaled else found", "return found"),
-        ("embedding", "a tied output has a table of its own", 'if tie in ("none", "input"):\n            self.tables["output"]', 'if tie != "all":\n            self.tables["output"]'),
+        ("embedding", "a tied output has a table of its own", '    "target": {"target", "source"},', '    "target": {"target", "source", "output"},'),
     ],
     "layers/rnn.py": [
         ("GRU", "z and 1 − z exchanged", "(1 - z) * n + z * h", "z * n + (1 - z) * h"),
@@ -509,13 +509,15 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "models/language_model.py": [
         ("TransformerLM", "every layer's cache is cut to the first layer's window", "[max_lookback(each.pattern) for each in recipes]", "[max_lookback(recipes[0].pattern)] * len(recipes)"),
     ],
-    "models/transformer.py": [
+    "models/transformer_layers.py": [
         ("Transformer", "the encoder reads padding", "x = layer(x, context)\n", "x = layer(x, Context())\n"),
         ("Transformer", "keys and values of the source exchanged",
          "for part in (cross.key, cross.value)",
          "for part in (cross.value, cross.key)"),
         ("Transformer", "cross-attention not normed before", "self.residual_cross(x, lambda y: cross.cross_heads(y, source, across, first), cross.output, fused=fused)", "self.residual_cross(x, lambda y: cross.cross_heads(x[0], source, across, first), cross.output, fused=fused)"),
         ("Transformer", "the residual around cross-attention dropped", "self.residual_cross(x, lambda y", "self.residual_cross((x[0], torch.zeros_like(x[1])), lambda y"),
+    ],
+    "models/transformer.py": [
         ("Transformer", "a new word stands at the beginning", "self.embeddings.embed_target(tokens), state.layers[0].length)", "self.embeddings.embed_target(tokens), 0)"),
         ("Transformer", "the decoder sees the future where the recipe names a pattern", "else recipe.pattern & Causal())", "else recipe.pattern)"),
         ("Transformer", "encoder and decoder share learned positions", "PositionalEmbedding(encoders[0].fresh()),\n            PositionalEmbedding(decoders[0].fresh()),", "PositionalEmbedding(encoders[0]),\n            PositionalEmbedding(decoders[0]),"),
@@ -778,7 +780,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Beam", "one hypothesis too few", "there = totals > -torch.inf", "there = (totals > -torch.inf) & (torch.arange(k, device=totals.device) < max(1, k - 1))"),
         ("Beam", "the coverage penalty is subtracted", "scores = scores + penalty", "scores = scores - penalty"),
         ("Beam", "the coverage penalty is subtracted from what is returned", "return scores + history.coverage.where(", "return scores - history.coverage.where("),
-        ("Beam", "a truncated hypothesis has a coverage penalty", "history.coverage.where(history.tokens == rules.eos, 0.0)", "history.coverage"),
+        ("Beam", "a truncated hypothesis has a coverage penalty", "history.coverage.where(history.tokens == self.eos, 0.0)", "history.coverage"),
         ("beam state", "the beginning may be written", "{PAD, BOS, *constraints.banned}", "{PAD, *constraints.banned}"),
         ("backtracking", "follows the rank, not the parent", "front[at - 1, n, parents[at, n, rank]]", "front[at - 1, n, rank]"),
         ("backtracking", "the worst finished come first", "(-scores[step, n, rank], cuts", "(scores[step, n, rank], cuts"),
@@ -818,7 +820,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("writing", "begins anew behind all of the context", "list(recent)[-(limit // 2) :]", "list(recent)"),
         ("writing", "reads its own last token twice", "        unread = [token]\n", "        unread = [token, token]\n"),
         ("writing", "a prompt is read without its last token", "state, unread, seen, row = model.start(1), list(recent), 0", "state, unread, seen, row = model.start(1), list(recent)[:-1] or list(recent), 0"),
-        ("continuation", "the end of a line ends the text", "rules=replace(search.beams.rules, eos=NO_EOS)", "rules=search.beams.rules"),
+        ("continuation", "the end of a line ends the text", "beams=replace(search.beams, eos=NO_EOS)", "beams=search.beams"),
     ],
     "decode/kernels.py": [
         ("beam state", "kernel: of equals the higher word", "lowest = tl.min(tl.where(equal, word, NONE), 0)", "lowest = tl.max(tl.where(equal, word, -1), 0)"),

@@ -5,7 +5,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from regard.attention import Context, MultiHeadAttention, Padding, Recipe, Rotary
-from regard.attention.multihead import UnpaddedTokens, pad, unpad
+from regard.attention.batch_patterns import UnpaddedTokens
 from regard.ops.linear import FusedLinear, project_all
 
 
@@ -13,11 +13,11 @@ def test_tokens_come_back_to_their_places():
     """Of two rows of three the first and the last two are there."""
     x = torch.arange(6.0).view(2, 3, 1)
     tokens = UnpaddedTokens.of(torch.tensor([0, 4, 5]), 2, 3)
-    assert unpad(x, tokens).flatten().tolist() == [0, 4, 5]
-    (back,) = pad(tokens, unpad(x, tokens))
+    assert tokens.unpad(x).flatten().tolist() == [0, 4, 5]
+    (back,) = tokens.pad(tokens.unpad(x))
     assert back.shape == x.shape
     assert torch.equal(back.flatten()[[0, 4, 5]], x.flatten()[[0, 4, 5]])
-    assert unpad(x, None) is x
+    assert Context().unpad(x) is x
 
 
 def test_attention_without_padding_is_attention_with_it():
@@ -27,7 +27,7 @@ def test_attention_without_padding_is_attention_with_it():
     tokens = UnpaddedTokens.of(is_token.flatten().nonzero()[:, 0], 3, 7)
     with torch.no_grad():
         wanted = layer.compute_heads(x, None, Context(Padding(lengths)))
-        found = layer.compute_heads(unpad(x, tokens), None, Context(Padding(lengths), tokens=tokens))
+        found = layer.compute_heads(tokens.unpad(x), None, Context(Padding(lengths), tokens=tokens))
     assert_close(found[0], wanted[is_token])
 
 

@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from regard.decode import (
     translate,
     translate_all,
 )
-from regard.decode import beam as searching
+from regard.decode.batched_beam import search_by_cores
 from regard.decode.beam import search_single_threaded
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear
 from regard.decode.search import inference_mode, make_requests
@@ -178,18 +179,14 @@ def test_stages_of_other_shapes_take_over_from_each_other(monkeypatch, prefixes)
 
 
 @pytest.mark.parametrize("cores", [2, 3])
-def test_cores_that_search_apart_find_the_same_in_the_same_order(monkeypatch, cores):
+def test_cores_that_search_apart_find_the_same_in_the_same_order(cores):
     made, beam, before = decided(), Beam(3, n_best=2, max_length=LIMIT), torch.get_num_threads()
     requests, threads = make_requests([source for source in SOURCES for _ in range(3)], None), []
-    monkeypatch.setattr(
-        searching,
-        "search_single_threaded",
-        lambda *given: threads.append(torch.get_num_threads()) or search_single_threaded(*given),
-    )
     ready = prepare(made)
     assert isinstance(ready, Transformer)
-    found = searching.search_by_cores(ready, beam, requests, Constraints(), cores)
-    assert_same(found, search_single_threaded(ready, beam, requests, Constraints()), within=1e-12)
+    search = partial(search_single_threaded, ready, beam, Constraints())
+    found = search_by_cores(lambda part: threads.append(torch.get_num_threads()) or search(part), requests, cores)
+    assert_same(found, search(requests), within=1e-12)
     assert threads == [1] * cores
     assert torch.get_num_threads() == before
 
@@ -197,14 +194,10 @@ def test_cores_that_search_apart_find_the_same_in_the_same_order(monkeypatch, co
 def test_what_goes_wrong_on_one_core_is_told():
     made = decided()
     made.get_parameter("embeddings.bias").data.fill_(torch.nan)
+    ready = assert_is_instance(prepare(made), Transformer)
+    search = partial(search_single_threaded, ready, Beam(2, max_length=LIMIT), Constraints())
     with pytest.raises(ValueError, match="its weights hold NaN or infinity; load another checkpoint"):
-        searching.search_by_cores(
-            assert_is_instance(prepare(made), Transformer),
-            Beam(2, max_length=LIMIT),
-            make_requests(SOURCES, None),
-            Constraints(),
-            2,
-        )
+        search_by_cores(search, make_requests(SOURCES, None), 2)
 
 
 def test_a_model_that_cannot_be_prepared_says_why():

@@ -1,5 +1,6 @@
 """What a sentence's translation does not depend on: its company, its order, the budget, the cache."""
 
+from contextlib import ExitStack
 from threading import Event, Thread
 
 import pytest
@@ -19,7 +20,7 @@ from regard.decode import (
     translate_all,
     translate_as_found,
 )
-from regard.decode.search import EVAL_MODE, inference_mode
+from regard.decode.search import inference_mode
 from regard.decode.translation import batch_by_tokens
 
 from .toy_models import Ids, Toy, Vector, dice, glance, same
@@ -160,13 +161,15 @@ def test_however_rests_overlap_the_last_to_leave_wakes_the_model(leaving):
     """Parts of one model rest in turns and together; each number lets one more rest, and a 2 the earliest go."""
     whole = torch.nn.ModuleList([torch.nn.Dropout(), torch.nn.ModuleList([torch.nn.Dropout(), torch.nn.ReLU().eval()])])
     parts, held = [whole, whole[1], whole[0]], []
-    for number in leaving:
-        held.append((parts[number], EVAL_MODE.begin(parts[number])))
-        if number == 2:
-            EVAL_MODE.end(held.pop(0)[1])
-        assert not any(part.training for one, _ in held for part in one.modules())
-    for _, tired in held:
-        EVAL_MODE.end(tired)
+    with torch.enable_grad():  # which whoever leaves out of turn would leave switched off
+        for number in leaving:
+            held.append((parts[number], ExitStack()))
+            held[-1][1].enter_context(inference_mode(parts[number]))
+            if number == 2:
+                held.pop(0)[1].close()
+            assert not any(part.training for one, _ in held for part in one.modules())
+        for _, tired in held:
+            tired.close()
     assert [part.training for part in whole.modules()] == [True, True, True, True, False]
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from regard.attention import Context
 from regard.attention.backends import masked
+from regard.attention.learned_parts import field_values
 from regard.data.tokenizers.base import EOS
 from regard.decode import (
     Beam,
@@ -20,7 +21,8 @@ from regard.decode import (
     quantize,
 )
 from regard.decode import beam as searching
-from regard.decode.beam import NO_EOS, BeamState, field_values, initial_beam_state, select_candidates
+from regard.decode.beam import BeamState, initial_beam_state, select_candidates
+from regard.decode.generation import NO_EOS
 from regard.decode.quantize import build_linear
 from regard.decode.search import DecodingRequest
 from regard.decode.topk import topk_logprobs_torch
@@ -63,14 +65,14 @@ def as_on_a_gpu() -> None:
         launch_residual_forward(ResidualInputs(x, f, bias, weight, seed, p), shift, eps, out, stats)
         return out, stats
 
-    def on_gpu(logits: Any, closed: Any, count: int, must: Any, allowed: Any) -> Any:
+    def on_gpu(logits: Any, closed: Any, count: int, must: Any) -> Any:
         return kernels.topk_logprobs_triton(logits, torch.zeros(logits.shape[1]), closed, count, must)
 
     def implementation(op: Any) -> Any:
         return forward if "dropout_add_layernorm" in op._qualname else op._init_fn
 
-    def follow_parents(cache: kv_cache.BeamKVCache, parents: torch.Tensor, dtype: torch.dtype) -> Any:
-        return kernels.follow_parents_triton(cache.seen, parents, dtype)
+    def follow_parents(cache: kv_cache.BeamKVCache, parents: torch.Tensor) -> Any:
+        return kernels.follow_parents_triton(cache.seen, parents, cache.source_mask.dtype)
 
     patch = pytest.MonkeyPatch()  # never undone: this process does nothing else
     patch.setattr(dispatch, "use_fused", lambda x: True)
@@ -82,7 +84,7 @@ def as_on_a_gpu() -> None:
     patch.setattr(kv_cache, "write_slots", kernels.write_slots_triton)
     patch.setattr(masked, "softmax_attention", masked_attention)
     patch.setattr(searching, "select_candidates", lambda *args: kernels.select_candidates_triton(*args[:4]))
-    patch.setattr(searching, "topk_logprobs_torch", on_gpu)
+    patch.setattr(kv_cache, "topk_logprobs_torch", on_gpu)
     patch.setattr(cuda_graphs, "MIN_SENTENCES", 2)
     patch.setattr(cuda_graphs, "SLOTS", 16)
 
@@ -144,7 +146,7 @@ def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu", eos: in
     from regard.decode.kernels import select_candidates_triton
 
     one, candidates = a_search(b, k, c, best, device)
-    one = replace(one, rules=replace(one.rules, eos=eos))
+    one = replace(one, eos=eos)
     notes = replace(one.backpointers, **{name: note.clone() for name, note in vars(one.backpointers).items()})
     own = {name: part.clone() for name, part in vars(one).items() if isinstance(part, torch.Tensor)}
     other = replace(one, **own, backpointers=notes)
@@ -252,8 +254,9 @@ def test_on_a_gpu_they_do_so_too():
     assert all(chosen_again(*shape, device="cuda") for shape in [*CHOICES, (256, 4, 8, 4), (300, 8, 12, 2)])
     seen, parents = torch.rand(256, 4, 64) < 0.2, torch.randint(4, (256, 4))
     one, past = seen.cuda(), torch.zeros(2, 256, 8, 64, 64, dtype=torch.bfloat16)
-    cache = kv_cache.BeamKVCache((), torch.zeros(256, 1, 1, 16), (), seen, torch.zeros(1, dtype=torch.long))
-    slots, added = kv_cache.follow_parents(cache, parents, torch.bfloat16)
+    mask, at = torch.zeros(256, 1, 1, 16, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.long)
+    cache = kv_cache.BeamKVCache((), mask, (), seen, at)
+    slots, added = kv_cache.follow_parents(cache, parents)
     slots_on_gpu, more = follow_parents_triton(one, parents.cuda(), torch.bfloat16)
     assert all(torch.equal(x.cpu(), y) for x, y in ((slots_on_gpu, slots), (more, added), (one, cache.seen)))
     q, k, v = torch.randn(256, 4, 3, 8, 64, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.data.tokenizers.base import EOS
-from regard.decode import Beam, LengthLimit, kv_cache, prepare, translate
+from regard.decode import Beam, LengthLimit, kv_cache, prepare, quantized_linear, translate
 from regard.decode import beam as searching
 from regard.decode.beam import initial_beam_state, select_candidates
 from regard.decode.kv_cache import TransformerBeams
@@ -59,7 +59,7 @@ def test_scores_that_are_no_numbers_are_told():
 def test_a_search_in_slices_finds_what_it_found(monkeypatch):
     ready, beam = prepare(model("transformer"), "int8"), Beam(4, 0.6, n_best=4)
     plain = translate(ready, SOURCES, beam)
-    monkeypatch.setattr(searching, "MIN_ROWS", 1)
+    monkeypatch.setattr(quantized_linear, "MIN_ROWS", 1)
     sliced = translate(ready, SOURCES, beam)
     for one, other in zip(plain, sliced, strict=True):
         assert all(same(*pair, within=1e-5) for pair in zip(one, other, strict=True)), (one, other)

@@ -25,7 +25,8 @@ from regard.decode import prepare
 from regard.layers import TiedEmbeddings
 from regard.layers.sublayers import Residual
 from regard.models import StackConfig, Transformer
-from regard.models.transformer import DecoderLayer, EncoderLayer, make_causal
+from regard.models.transformer import make_causal
+from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from tests.models.small_models import LENGTHS, SOURCE, TARGET, model_of, sentences
 from tests.narrowing import assert_all_instances, assert_is_instance
 

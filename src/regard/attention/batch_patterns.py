@@ -1,13 +1,15 @@
-"""Batch patterns: patterns that hold data of one batch (padding, documents, edges, masks), and packed sequences."""
+"""Batch patterns: patterns that hold data of one batch (padding, documents, edges, masks); batches without padding."""
 
 from dataclasses import dataclass, fields, replace
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from regard.attention.block_map import Span, exact_bounds, scatter
 from regard.attention.pattern import Pattern
 from regard.attention.position import Bias
+from regard.ops.fused_linear import concatenate_columns
 
 
 class BatchPattern(Pattern):
@@ -333,7 +335,7 @@ def mask_parts(
     return BooleanMask(~hidden, first), AdditiveMask(whole.masked_fill(hidden, 0.0), first)
 
 
-# --- packed sequences ---
+# --- batches without padding ---
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,3 +381,34 @@ class PackedSequences:
     def split(self, y: Tensor) -> list[Tensor]:
         """What a layer made of x, sequence by sequence."""
         return list(y[0].split(self.lengths))
+
+
+@dataclass(frozen=True, eq=False)
+class UnpaddedTokens:
+    """Which tokens of a batch of b rows are there. Linear layers and norms take every token by itself, (1, n, model)
+    instead of (b, t, model); attention alone needs the rows: before it tokens are put back to their places, after it
+    they are taken out again.
+
+    Args:
+        kept: the places of the tokens that are there, of all counted through.
+        rows: for every place its token among those that are there; any, if none is.
+    """
+
+    batch: int
+    kept: Int[Tensor, " n"]
+    rows: Int[Tensor, " all"]
+
+    @staticmethod
+    def of(kept: Int[Tensor, " n"], batch: int, length: int) -> "UnpaddedTokens":
+        rows = torch.zeros(batch * length, dtype=torch.long, device=kept.device)
+        return UnpaddedTokens(batch, kept, rows.index_copy_(0, kept, torch.arange(len(kept), device=kept.device)))
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """(b, t, ...) to (1, n, ...)."""
+        return x.flatten(0, 1).index_select(0, self.kept)[None]
+
+    def pad(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """(1, n, width) to (b, t, width); at places where no token is something stands that nobody may read."""
+        whole = parts[0] if len(parts) == 1 else concatenate_columns(parts)
+        padded = whole[0].index_select(0, self.rows).unflatten(0, (self.batch, -1))
+        return padded.split([part.shape[-1] for part in parts], -1)

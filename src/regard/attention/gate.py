@@ -533,8 +533,10 @@ class GateProjection(nn.Module):
         if "beta" in gate.values:
             self.beta = nn.Linear(model, heads, bias=False)
 
-    def forward(self, x: Float[Tensor, "b t m"]) -> dict[str, Float[Tensor, "b h t *d"]]:
+    def forward(self, x: Float[Tensor, "b t m"], memory: Tensor | None = None) -> dict[str, Float[Tensor, "b h t *d"]]:
         """By their names, as `Recipe.with_gate` wants them."""
+        if memory is not None:
+            raise ValueError(f"{self.gate} gates a text's own past, and not another text: leave out memory")
         made: dict[str, Tensor] = {}
         if self.decay is not None:
             decay = to_single(self.decay(x))

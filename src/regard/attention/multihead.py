@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
-from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.attention.backends import BACKENDS
 from regard.attention.backends.reference import Steps
-from regard.attention.batch_patterns import mask_parts
+from regard.attention.batch_patterns import UnpaddedTokens, mask_parts
 from regard.attention.block_map import is_tracing
 from regard.attention.core import AttentionCore, record_steps
 from regard.attention.dependency_tree import DependencyTree
@@ -22,7 +20,6 @@ from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import Segments
-from regard.ops.fused_linear import concatenate_columns
 from regard.ops.linear import find_whole, project_all
 
 
@@ -40,46 +37,6 @@ def no_projection(width_in: int, width_out: int) -> nn.Module:
     if width_in != width_out:
         raise ValueError(f"without projections the widths must agree, not {width_in} and {width_out}")
     return nn.Identity()
-
-
-# --- padding removal: linear layers and norms take every token by itself, (1, n, model) instead of (b, t, model).
-# Attention alone needs the rows: before it tokens are put back to their places, after it they are taken out again. ---
-
-
-@dataclass(frozen=True, eq=False)
-class UnpaddedTokens:
-    """Which tokens of a batch of b rows are there.
-
-    Args:
-        kept: the places of the tokens that are there, of all counted through.
-        rows: for every place its token among those that are there; any, if none is.
-    """
-
-    batch: int
-    kept: Int[Tensor, " n"]
-    rows: Int[Tensor, " all"]
-
-    @staticmethod
-    def of(kept: Int[Tensor, " n"], batch: int, length: int) -> "UnpaddedTokens":
-        rows = torch.zeros(batch * length, dtype=torch.long, device=kept.device)
-        return UnpaddedTokens(batch, kept, rows.index_copy_(0, kept, torch.arange(len(kept), device=kept.device)))
-
-
-def unpad(x: Tensor, tokens: UnpaddedTokens | None) -> Tensor:
-    """(b, t, ...) to (1, n, ...)."""
-    return x if tokens is None else x.flatten(0, 1).index_select(0, tokens.kept)[None]
-
-
-def pad(tokens: UnpaddedTokens | None, *parts: Tensor) -> tuple[Tensor, ...]:
-    """(1, n, width) to (b, t, width); at places where no token is something stands that nobody may read."""
-    if tokens is None:
-        return parts
-    whole = parts[0] if len(parts) == 1 else concatenate_columns(parts)
-    padded = whole[0].index_select(0, tokens.rows).unflatten(0, (tokens.batch, -1))
-    return padded.split([part.shape[-1] for part in parts], -1)
-
-
-# --- the layer ---
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +72,12 @@ class Context:
     def fused(self) -> bool:
         """Packed rows are many tokens in few shapes: worth the fused operations, which cost a CPU more to launch."""
         return self.segments is not None or self.captured
+
+    def unpad(self, x: Tensor) -> Tensor:
+        return x if self.tokens is None else self.tokens.unpad(x)
+
+    def pad(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        return parts if self.tokens is None else self.tokens.pad(*parts)
 
     @property
     def token_positions(self) -> dict[str, Tensor | None]:
@@ -240,21 +203,23 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """concat(head_1, ..., head_h): what the output projection reads."""
         q, k, v = self.project(x, memory, context)
-        recipe = self.gated_recipe(x, memory, context)
+        recipe = self.effective_recipe(context)
+        if self.gate is not None:
+            recipe = recipe.with_gate(**self.gate(*context.pad(x), memory))
         if cache is not None:
             heads = cache.attend(self, q, k, v, recipe)
         else:
             heads = self.core(q, k, v, recipe, **context.token_positions, backend=self.backend)
-        return unpad(concatenate_heads(heads), context.tokens)
+        return context.unpad(concatenate_heads(heads))
 
     def cross_heads(self, x: Tensor, keys_values: tuple[Tensor, Tensor], context: Context, first: int = 0) -> Tensor:
         """The same for keys and values that are known already; the queries' indices begin at the first."""
-        (q,) = pad(context.tokens, *project_all(x, (self.query,), fused=context.fused))
+        (q,) = context.pad(*project_all(x, (self.query,), fused=context.fused))
         q = self.norm_queries(split_heads(q, self.heads))
         positions = {"q_positions": context.positions} if context.segments is None else context.token_positions
         recipe = self.effective_recipe(context)
         heads = self.core(q, *keys_values, recipe, q_index=first, **positions, backend=self.backend)
-        return unpad(concatenate_heads(heads), context.tokens)
+        return context.unpad(concatenate_heads(heads))
 
     def look(
         self,
@@ -287,12 +252,11 @@ class MultiHeadAttention(nn.Module):
             q, (k, v) = self.query(x), project_all(memory, (self.key, self.value), fused=context.fused)
             q, k, v = split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
         elif (whole := find_whole(self.query, self.key, self.value)) is not None:
-            (joint,) = pad(context.tokens, whole.linear(x))
+            (joint,) = context.pad(whole.linear(x))
             heads = split_heads(joint, self.heads + 2 * self.groups)
             q, k, v = heads.split_with_sizes((self.heads, self.groups, self.groups), 1)
         else:
-            parts = project_all(x, (self.query, self.key, self.value), fused=context.fused)
-            q, k, v = pad(context.tokens, *parts)
+            q, k, v = context.pad(*project_all(x, (self.query, self.key, self.value), fused=context.fused))
             q, k, v = split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
         q, k = self.norm_queries(q), self.norm_keys(k)
         return (q, k, v) if self.compress is None else (q, *self.compress.mix(k, v, context.pattern, context.segments))
@@ -318,15 +282,6 @@ class MultiHeadAttention(nn.Module):
             return recipe
         recipe = recipe.for_training()
         return replace(recipe, normaliser=AttentionDropout(self.dropout, recipe.normaliser)) if self.dropout else recipe
-
-    def gated_recipe(self, x: Tensor, memory: Tensor | None, context: Context) -> Recipe:
-        """The effective recipe with the gate's values of these tokens."""
-        recipe = self.effective_recipe(context)
-        if self.gate is None:
-            return recipe
-        if memory is not None:
-            raise ValueError(f"{self.recipe.gate} gates a text's own past, and not another text: leave out memory")
-        return recipe.with_gate(**self.gate(*pad(context.tokens, x)))
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         return self.output(concatenate_heads(heads))

@@ -6,10 +6,8 @@ steps; log-probabilities are summed in float64. Hidden states come from a `BeamD
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from itertools import chain
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,10 +16,11 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from regard.attention import Learned
+from regard.attention.learned_parts import field_values
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode import kv_cache
+from regard.decode.batched_beam import LEAVING, SENTENCES_PER_CORE, rows_that_stay, search_by_cores
 from regard.decode.beam_decoder import BeamDecoder, ModelBeams
-from regard.decode.quantized_linear import ChunkedVocabLinear, chunked_vocab_topk
 from regard.decode.search import (
     NOT_FINITE,
     Constraints,
@@ -31,17 +30,11 @@ from regard.decode.search import (
     Search,
     token_index,
 )
-from regard.decode.topk import topk_logprobs_torch
 from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import Transformer
 
-SENTENCES_PER_CORE = 8  # from so many on, one search per core pays: waking threads takes 50 µs each time
-LEAVING = 8  # once one sentence in so many is finished they are released: others move to their rows
 SLOTS = 16  # KV cache slots per beam at first; many more are rarely in use at once
 MAX_PENALTY = 64.0  # an exponent that float64 can still raise any length to
-NO_EOS = -2  # no candidate's token: -1 stands for no candidate
-CANDIDATES = 4096  # at most so many of a sentence for the Triton kernel, which holds them in registers
-MIN_ROWS = 32  # rows whose logits outgrow the CPU caches
 
 
 @dataclass(frozen=True)
@@ -101,8 +94,8 @@ class Beam(Search):
 
             return cuda_graphs.run(model, self, requests, constraints)
         if (cores := min(torch.get_num_threads(), len(requests) // SENTENCES_PER_CORE)) > 1:
-            return search_by_cores(model, self, requests, constraints, cores)
-        return search_single_threaded(model, self, requests, constraints)
+            return search_by_cores(partial(search_single_threaded, model, self, constraints), requests, cores)
+        return search_single_threaded(model, self, constraints, requests)
 
 
 def objections(
@@ -122,28 +115,12 @@ def objections(
 
 
 def search_single_threaded(
-    model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+    model: Transformer, beam: Beam, constraints: Constraints, requests: Sequence[DecodingRequest]
 ) -> list[list[Hypothesis]]:
     sources, steps = [request.source for request in requests], max(one.max_length(beam.max_length) for one in requests)
     with torch.inference_mode():
         decoder = kv_cache.TransformerBeams.of(model, sources, beams=beam.size, slots=SLOTS * beam.size, steps=steps)
         return BeamSearch.begin(decoder, beam, requests, constraints).run()
-
-
-def search_by_cores(
-    model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints, cores: int
-) -> list[list[Hypothesis]]:
-    """Every core searches its own part of the sentences, single-threaded; all parts have about as many tokens."""
-    threads, turn, by_length = torch.get_num_threads(), 2 * cores, sorted(requests, key=lambda one: len(one.source))
-    parts = [by_length[core::turn] + by_length[turn - 1 - core :: turn] for core in range(cores)]
-    try:
-        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            jobs = [pool.submit(search_single_threaded, model, beam, part, constraints) for part in parts]
-            found = [job.result() for job in jobs]
-    finally:
-        torch.set_num_threads(threads)  # the number is per thread, but the last one set is that of new threads
-    by_index = dict(zip((one.index for part in parts for one in part), chain(*found), strict=True))
-    return [by_index[request.index] for request in requests]
 
 
 @dataclass(eq=False)
@@ -165,7 +142,7 @@ class BeamSearch:
     def run(self) -> list[list[Hypothesis]]:
         wanted, found = list(self.requests), dict[int, list[Hypothesis]]()
         forced = max(len(request.prefix) for request in wanted)
-        steps = torch.arange(len(self.beams.rules.penalties), device=self.decoder.device)[:, None]
+        steps = torch.arange(len(self.beams.penalties), device=self.decoder.device)[:, None]
         while self.requests:
             goes = (self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]
             live = self.decoder.live(goes)
@@ -184,37 +161,12 @@ class BeamSearch:
             return {}
         going = [row for row, over in enumerate(done) if over]
         found = backtrack(self.beams, [self.requests[row] for row in going], going, self.steps)
-        staying = [row for row, over in enumerate(done) if not over]
-        # the last take the rows of those that leave, so that few are moved
-        last = [row for row in staying if row >= len(staying)]
-        staying = [last.pop() if done[row] else row for row in range(len(staying))]
+        staying = [] if all(done) else rows_that_stay(done)
         self.requests = [self.requests[row] for row in staying]
         if staying:
             rows = torch.tensor(staying, device=self.decoder.device)
             self.decoder, self.beams = self.decoder.keep(rows), self.beams.select(rows)
         return found
-
-
-# --- the beams ---
-
-
-@dataclass(frozen=True, eq=False)
-class SearchRules:
-    """What all sentences share: the length penalty of every length from 1 on, the banned tokens, the minimum length.
-
-    Args:
-        refill: whether the next best prefix takes the place of a hypothesis that has ended.
-        eos: the token that ends a hypothesis; NO_EOS if none does.
-        prune: whether each beam that can no longer enter the n best is dropped at once. Otherwise all of a sentence's
-            beams go on until the best of them is overtaken: the hypotheses found are the same, the beams are not.
-    """
-
-    penalties: Float[Tensor, " t"]
-    banned: UInt8[Tensor, " v"]
-    min_length: int = 0
-    refill: bool = False
-    eos: int = EOS
-    prune: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +182,7 @@ class Backpointers:
 
 @dataclass(frozen=True, eq=False)
 class BeamState:
-    """The beams of a batch, updated in place. A beam whose total is -∞ is empty.
+    """The beams of a batch, updated in place, and the rules of their search. A beam whose total is -∞ is empty.
 
     Args:
         tokens, parents, totals: the last token of each beam, its parent beam, its log-probability.
@@ -239,6 +191,11 @@ class BeamState:
         max_lengths, max_length_penalty: the length limit, and the length penalty of that length.
         forced: the forced tokens, one row per step, -1 where none is; no rows if there are none at all.
         nonfinite: whether the model ever gave NaN or infinite scores.
+        penalties: the length penalty of every length from 1 on.
+        refill: whether the next best prefix takes the place of a hypothesis that has ended.
+        eos: the token that ends a hypothesis.
+        prune: whether each beam that can no longer enter the n best is dropped at once. Otherwise all of a sentence's
+            beams go on until the best of them is overtaken: the hypotheses found are the same, the beams are not.
     """
 
     tokens: Int[Tensor, "b k"]
@@ -248,10 +205,15 @@ class BeamState:
     finished_step: Int[Tensor, " b"]
     max_lengths: Int[Tensor, " b"]
     max_length_penalty: Float[Tensor, " b"]
-    forced: Int[Tensor, "t b"]
+    forced: Int[Tensor, "rows b"]
     backpointers: Backpointers
     nonfinite: Bool[Tensor, ""]
-    rules: SearchRules
+    penalties: Float[Tensor, " t"]
+    banned: UInt8[Tensor, " v"]
+    min_length: int = 0
+    refill: bool = False
+    eos: int = EOS
+    prune: bool = True
 
     def select(self, rows: Int[Tensor, " n"]) -> "BeamState":
         """These sentences alone."""
@@ -261,13 +223,8 @@ class BeamState:
 
     def scores(self) -> Float[Tensor, "t b c"]:
         """log P(y) / lp(y) + cp(x, y) of every candidate; one that does not end has no coverage penalty."""
-        history, rules = self.backpointers, self.rules
-        scores = history.totals / rules.penalties[:, None, None]
-        return scores + history.coverage.where(history.tokens == rules.eos, 0.0) if len(history.coverage) else scores
-
-
-def field_values(value: Any) -> list[Any]:
-    return [getattr(value, field.name) for field in fields(value)]
+        history, scores = self.backpointers, self.backpointers.totals / self.penalties[:, None, None]
+        return scores + history.coverage.where(history.tokens == self.eos, 0.0) if len(history.coverage) else scores
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -312,11 +269,11 @@ def initial_beam_state(
             none, none.clone(), nothing, nothing.clone(), nothing[: steps if beam.coverage_penalty else 0].clone()
         ),
         nonfinite=torch.zeros((), dtype=torch.bool, device=device),
-        rules=SearchRules(penalties, banned, constraints.min_length, beam.refill),
+        penalties=penalties,
+        banned=banned,
+        min_length=constraints.min_length,
+        refill=beam.refill,
     )
-
-
-# --- a step ---
 
 
 def advance_beams(
@@ -336,21 +293,14 @@ def advance_beams(
         forcing: whether some token may be forced at this step.
         live: the flat indices of the beams that the states belong to; None for all beams.
     """
-    (b, k), rules = beams.tokens.shape, beams.rules
+    b, k = beams.tokens.shape
     must = repeat(beams.forced.index_select(0, step), "1 b -> (b k) 1", k=k) if forcing else None
     must = must if must is None or live is None else must[live]
-    banned, count = rules.banned, k + rules.refill  # EOS, and k others
-    if rules.min_length:
+    banned = beams.banned
+    if beams.min_length:
         banned = banned.clone()
-        banned[EOS : EOS + 1].copy_(step < rules.min_length)
-    if isinstance(decoder.output, ChunkedVocabLinear) and len(hidden) >= MIN_ROWS:
-        candidates = chunked_vocab_topk(decoder.output, hidden, banned, count, must)
-    elif hidden.is_cuda and decoder.bias is not None:
-        from regard.decode.kernels import topk_logprobs_triton
-
-        candidates = topk_logprobs_triton(decoder.output(hidden), decoder.bias, banned, count, must)
-    else:
-        candidates = topk_logprobs_torch(decoder.output(hidden), banned, count, must, decoder.allowed)
+        banned[EOS : EOS + 1].copy_(step < beams.min_length)
+    candidates = decoder.topk(hidden, banned, k + beams.refill, must)  # refilled, EOS and k others
     beams.nonfinite.logical_or_(~candidates.finite)
     values, tokens = candidates.values, candidates.tokens
     if live is not None:
@@ -358,13 +308,11 @@ def advance_beams(
         tokens = tokens.new_zeros(b * k, tokens.shape[1]).index_copy_(0, live, tokens)
     # not by einops, nor below: for one sentence it would take a twentieth of the step
     values, tokens = (part.view(b, k, part.shape[1]) for part in (values, tokens))
-    covered = decoder.covered
-    if values.is_cuda and values[0].numel() <= CANDIDATES and rules.prune and not rules.refill and covered is None:
-        from regard.decode.kernels import select_candidates_triton
+    select = select_candidates
+    if values.is_cuda:
+        from regard.decode.kernels import select_candidates_cuda as select
 
-        select_candidates_triton(beams, values, tokens, step)
-    else:
-        select_candidates(beams, values, tokens, step, covered)
+    select(beams, values, tokens, step, decoder.covered)
 
 
 def select_candidates(
@@ -376,7 +324,7 @@ def select_candidates(
 ) -> None:
     """The best of all beams' candidates; those that end are recorded as finished, the others go on, with `refill` those
     that follow them too. Ties: lower token first, then lower beam."""
-    (_, k, c), rules, history = values.shape, beams.rules, beams.backpointers
+    (_, k, c), history = values.shape, beams.backpointers
     kept = history.tokens.shape[2]
     totals = (beams.totals[:, :, None] + values).flatten(1)
     values, tokens = values.flatten(1), tokens.flatten(1)
@@ -389,8 +337,8 @@ def select_candidates(
     for part, now in zip(field_values(history), (token, parent, value, totals), strict=False):
         part.index_copy_(0, step, now.to(part.dtype)[None])
 
-    ends = token == rules.eos
-    scores = totals / rules.penalties.index_select(0, step)
+    ends = token == beams.eos
+    scores = totals / beams.penalties.index_select(0, step)
     if covered is not None:
         penalty = covered.double().gather(1, parent)
         history.coverage.index_copy_(0, step, penalty[None])
@@ -401,7 +349,7 @@ def select_candidates(
     # a tie that is found later ranks lower, so equality is enough. A beam whose upper bound is too low is dropped: what
     # takes its slot has a lower total, and is dropped as well
     goes = there & ~ends
-    best = totals if rules.prune else totals.masked_fill(~goes, -torch.inf).amax(-1, keepdim=True)
+    best = totals if beams.prune else totals.masked_fill(~goes, -torch.inf).amax(-1, keepdim=True)
     overtaken = (least >= best / beams.max_length_penalty[:, None]) & (least > -torch.inf)
     goes = goes & ~overtaken
     front = (~goes).byte().sort(dim=-1, stable=True).indices[:, :k]
@@ -413,60 +361,36 @@ def select_candidates(
     beams.finished_step.copy_(torch.where(over & (beams.finished_step < 0), step, beams.finished_step))
 
 
-# --- backtracking: vectorised over all sentences, as the device waits meanwhile ---
-
-
 def backtrack(
     beams: BeamState, requests: Sequence[DecodingRequest], rows: Sequence[int], steps: int
 ) -> dict[int, list[Hypothesis]]:
-    """The hypotheses of finished sentences, by following the backpointers."""
-    history, eos, size = beams.backpointers, beams.rules.eos, beams.tokens.shape[1]
+    """The hypotheses of finished sentences, by following the backpointers: those of all sentences at once, as the
+    device waits meanwhile."""
+    history, size = beams.backpointers, beams.tokens.shape[1]
     picked = torch.tensor(rows, dtype=torch.long, device=history.tokens.device)
     parts = (history.tokens, history.parents, history.log_probabilities, beams.scores())
     tokens, parents, values, scores = (part[:steps, picked].cpu().numpy() for part in parts)
     ended = beams.finished_step[picked].cpu().numpy()
-    goes = (tokens >= 0) & (tokens != eos)
+    goes = (tokens >= 0) & (tokens != beams.eos)
     goes &= goes.cumsum(-1) <= size
     front = np.argsort(~goes, axis=-1, kind="stable")  # beam j holds candidate front[j]
 
     # every EOS up to the last step counts; where no token was allowed, the prefixes before it are truncated
-    at = np.arange(steps)[:, None, None]
-    ends = (tokens == eos) & (at <= ended[:, None])
+    when = np.arange(steps)[:, None, None]
+    ends = (tokens == beams.eos) & (when <= ended[:, None])
     ends[..., size:] = False  # further candidates are there to refill the beam
     stuck = ~(tokens[ended, np.arange(len(ended))] >= 0).any(-1)
     last = ended - stuck
-    cuts = goes & (at == last[:, None])
-    step, n, rank = rank_finished(ends, cuts, scores, beams.best_finished.shape[1])
-    read = follow_backpointers(tokens, values, parents, front, (step, n, rank))
-    found: dict[int, list[Hypothesis]] = {request.index: [] for request in requests}
-    each = zip(
-        step.tolist(), n.tolist(), ends[step, n, rank].tolist(), scores[step, n, rank].tolist(), *read, strict=True
-    )
-    for end, sentence, finished, score, written, logs in each:
-        one = Hypothesis(tuple(written[: end + 1 - finished]), tuple(logs[: end + 1]), finished=finished, score=score)
-        found[requests[sentence].index].append(one)
-    for sentence in np.flatnonzero(last < 0).tolist():
-        found[requests[sentence].index] = [Hypothesis((), (), finished=False, score=0.0)]
-    return found
+    cuts = goes & (when == last[:, None])
 
-
-Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]  # the step, sentence and rank of each
-
-
-def rank_finished(ends: np.ndarray, cuts: np.ndarray, scores: np.ndarray, count: int) -> Candidates:
-    """Of every sentence the best candidates: finished before truncated ones, of ties the one that was found first."""
+    # of every sentence the best: finished before truncated ones, of ties the one that was found first
     step, n, rank = (ends | cuts).nonzero()
     order = np.lexsort((-scores[step, n, rank], cuts[step, n, rank], n))  # stable, its last key first
     place = n[order]
-    order = order[np.arange(len(place)) - np.searchsorted(place, place) < count]
-    return step[order], n[order], rank[order]
+    order = order[np.arange(len(place)) - np.searchsorted(place, place) < beams.best_finished.shape[1]]
+    step, n, rank = step[order], n[order], rank[order]
+    finished, ranked_by = ends[step, n, rank].tolist(), scores[step, n, rank].tolist()
 
-
-def follow_backpointers(
-    tokens: np.ndarray, values: np.ndarray, parents: np.ndarray, front: np.ndarray, candidates: Candidates
-) -> tuple[list[list[int]], list[list[float]]]:
-    """The tokens on the path to each of these candidates, and their log-probabilities."""
-    step, n, rank = candidates
     longest = int(step.max(initial=-1)) + 1
     written, each = (np.zeros((len(step), longest), part.dtype) for part in (tokens, values))
     for at in reversed(range(longest)):
@@ -474,4 +398,12 @@ def follow_backpointers(
         written[here, at], each[here, at] = tokens[at, n[here], rank[here]], values[at, n[here], rank[here]]
         if at:
             rank = np.where(here, front[at - 1, n, parents[at, n, rank]], rank)
-    return written.tolist(), each.tolist()
+
+    found: dict[int, list[Hypothesis]] = {request.index: [] for request in requests}
+    paths = zip(step.tolist(), n.tolist(), finished, ranked_by, written.tolist(), each.tolist(), strict=True)
+    for end, sentence, over, score, ids, logs in paths:
+        one = Hypothesis(tuple(ids[: end + 1 - over]), tuple(logs[: end + 1]), finished=over, score=score)
+        found[requests[sentence].index].append(one)
+    for sentence in np.flatnonzero(last < 0).tolist():
+        found[requests[sentence].index] = [Hypothesis((), (), finished=False, score=0.0)]
+    return found

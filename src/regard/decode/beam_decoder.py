@@ -6,13 +6,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange, reduce
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from regard.attention import AttentionRecord, record_attention
 from regard.attention.core import is_recorded
 from regard.data.tokenizers.base import BOS
 from regard.decode.search import Constraints, DecodingRequest, token_index
+from regard.decode.topk import TopKLogProbs, topk_logprobs_torch
 from regard.models.seq2seq import DecodableModel, Reorderable, encode_sources
 
 MIN_COVERAGE = 1e-9  # a source token that was never attended to costs much, but not infinity
@@ -24,10 +25,7 @@ class BeamDecoder(Protocol):
 
     Attributes:
         vocabulary: how many tokens there are to choose from.
-        output: from hidden states to logits.
-        bias: of the logits, if `output` leaves it to whoever reads them, as on a GPU; otherwise None.
         covered: the coverage penalty of each beam, if it ended here; None without a coverage penalty.
-        allowed: which tokens may follow each row of hidden states of the last step; None for all that are not banned.
     """
 
     @property
@@ -35,13 +33,7 @@ class BeamDecoder(Protocol):
     @property
     def vocabulary(self) -> int: ...
     @property
-    def output(self) -> Callable[[Tensor], Tensor]: ...
-    @property
-    def bias(self) -> Tensor | None: ...
-    @property
     def covered(self) -> Tensor | None: ...
-    @property
-    def allowed(self) -> Bool[Tensor, "n v"] | None: ...
 
     def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
         """The flat indices of the beams to compute, of those that go on; None computes all beams."""
@@ -52,6 +44,12 @@ class BeamDecoder(Protocol):
     ) -> Float[Tensor, "n model"]:
         """The hidden states of all (or the live) beams, after the last token of each, which its parent beam went on
         with."""
+        ...
+
+    def topk(
+        self, hidden: Float[Tensor, "n _"], banned: UInt8[Tensor, " v"], count: int, must: Int[Tensor, "n 1"] | None, /
+    ) -> TopKLogProbs:
+        """The `count` best tokens after these hidden states, or more; where `must` is not -1, that token alone."""
         ...
 
     def keep(self, rows: Int[Tensor, " n"]) -> "BeamDecoder":
@@ -139,7 +137,6 @@ class ModelBeams:
     allowed_next: AllowedNext | None = None
     first: Float[Tensor, "n v"] | None = None
     vocabulary: int = 0
-    bias: None = None
 
     @staticmethod
     def begin(
@@ -179,14 +176,6 @@ class ModelBeams:
     def covered(self) -> Float[Tensor, "b k"] | None:
         return None if self.coverage is None else self.coverage.penalties(self.owners)[self.row_of]
 
-    @property
-    def allowed(self) -> Bool[Tensor, "n v"] | None:
-        return None if self.allowed_next is None else self.allowed_next.mask(self.owners, self.vocabulary)
-
-    def output(self, hidden: Tensor) -> Tensor:
-        """The model's own steps end with logits."""
-        return hidden
-
     def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
         return None if goes.all() else goes.flatten().nonzero()[:, 0]
 
@@ -220,6 +209,13 @@ class ModelBeams:
     def read(self, tokens: Int[Tensor, "n t"]) -> Float[Tensor, "n v"]:
         logits, self.state = self.forward(tokens, self.state, self.memory)
         return logits[:, -1]
+
+    def topk(
+        self, hidden: Float[Tensor, "n v"], banned: UInt8[Tensor, " v"], count: int, must: Int[Tensor, "n 1"] | None
+    ) -> TopKLogProbs:
+        """The model's own steps end with logits."""
+        allowed = None if self.allowed_next is None else self.allowed_next.mask(self.owners, self.vocabulary)
+        return topk_logprobs_torch(hidden, banned, count, must, allowed)
 
     def keep(self, rows: Int[Tensor, " n"]) -> "ModelBeams":
         self.row_of = self.row_of[rows]

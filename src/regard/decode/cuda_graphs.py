@@ -18,7 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from regard.decode.beam import Beam, BeamState, advance_beams, backtrack, initial_beam_state
 from regard.decode.kv_cache import BeamKVCache, TransformerBeams, encode_padded, pad_sources
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis, LengthLimit
-from regard.models.transformer import KeysValues, Transformer
+from regard.models.transformer import Transformer
+from regard.models.transformer_layers import KeysValues
 from regard.ops.cuda_graph import GraphCapture
 
 PaddedSources = tuple[Tensor, Tensor]  # ids and mask
@@ -158,7 +159,7 @@ def shape_of(seen: Sequence[int], source_mask: Tensor, beams: BeamState) -> Grap
     sentences, size, slots = seen
     steps, forcing = len(beams.backpointers.tokens), len(beams.forced) > 0
     best, source = beams.best_finished.shape[1], source_mask.shape[-1]
-    return GraphShape(sentences, size, best, source, slots, steps, forcing, beams.rules.min_length)
+    return GraphShape(sentences, size, best, source, slots, steps, forcing, beams.min_length)
 
 
 def move(steps: CapturedSteps, step: GraphedStep, cache: BeamKVCache, beams: BeamState) -> GraphedStep:
@@ -178,8 +179,14 @@ def shrink(
     staying, leaving = rows[:count], rows[count:]
     gone = backtrack(step.beams, *real(left, leaving), at)
     kept = torch.tensor(staying, device=step.status.device)
-    there = move(steps, step, step.decoder.cache.pick(kept), step.beams.select(kept))
+    there = move(steps, step, copy_rows(step.decoder.cache, kept), step.beams.select(kept))
     return there, [left[row] for row in staying], gone
+
+
+def copy_rows(cache: BeamKVCache, rows: Tensor) -> BeamKVCache:
+    """As `BeamKVCache.keep`, but copied: one kernel to each store, and the host need not wait to know who is moved."""
+    sources, past = (tuple((k[rows], v[rows]) for k, v in layers) for layers in (cache.sources, cache.past))
+    return BeamKVCache(sources, cache.source_mask[rows], past, cache.seen[rows], cache.at)
 
 
 def real(left: Sequence[DecodingRequest], rows: Sequence[int]) -> tuple[list[DecodingRequest], list[int]]:

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, UNK, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
-from regard.decode.beam import NO_EOS, Beam, BeamSearch
+from regard.decode.beam import Beam, BeamSearch
 from regard.decode.beam_decoder import AllowedNext, ModelBeams
 from regard.decode.search import Constraints, DecodingRequest, LengthLimit, inference_mode
 from regard.decode.stepwise import PartialHypothesis, StepwiseSearch
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import DecoderState
 
+NO_EOS = -2  # no candidate's token: -1 stands for no candidate
 CONTEXT_TOKENS = 8  # that decide how the text of the next one begins
 
 
@@ -95,7 +96,7 @@ def batched_continuation_search(
     search = BeamSearch.begin(decoder, replace(beam, max_length=LengthLimit(0, tokens)), requests, constraints)
     if EOS in constraints.stop:
         return search
-    return replace(search, beams=replace(search.beams, rules=replace(search.beams.rules, eos=NO_EOS)))
+    return replace(search, beams=replace(search.beams, eos=NO_EOS))
 
 
 def has_growing_cache(model: LanguageModel) -> bool:

@@ -5,8 +5,6 @@ that are not banned, of ties the lower first. The logsumexp over all tokens foll
 and the best tokens of a row are among those of its segments.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
@@ -14,12 +12,11 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from regard.data.tokenizers.base import PAD
+from regard.decode.beam import BeamState, select_candidates
 from regard.decode.topk import TopKLogProbs
 
-if TYPE_CHECKING:
-    from regard.decode.beam import BeamState
-
 SEGMENT = 4096  # tokens of a segment
+MAX_CANDIDATES = 4096  # of a sentence, which are held in registers
 
 
 @triton.jit
@@ -185,7 +182,7 @@ def select_candidates_kernel(
 
 
 def select_candidates_triton(
-    beams: "BeamState",
+    beams: BeamState,
     values: Float[Tensor, "b k c"],
     words: Int[Tensor, "b k c"],
     at: Int[Tensor, " 1"],
@@ -204,11 +201,25 @@ def select_candidates_triton(
     assert all(part.is_contiguous() for part in (values, words, *written, *history))
     many = triton.next_power_of_2(k * c)
     select_candidates_kernel[(b,)](
-        values, words, at, beams.rules.penalties, *written, *history,
-        END=beams.rules.eos, EMPTY=PAD, BEAMS=k, OFFERS=c, BEST=best,
+        values, words, at, beams.penalties, *written, *history,
+        END=beams.eos, EMPTY=PAD, BEAMS=k, OFFERS=c, BEST=best,
         BB=triton.next_power_of_2(k), OO=many, WW=triton.next_power_of_2(best),
         num_warps=1 if many <= 256 else 8,  # type: ignore[call-arg]
     )  # fmt: skip
+
+
+def select_candidates_cuda(
+    beams: BeamState,
+    values: Float[Tensor, "b k c"],
+    tokens: Int[Tensor, "b k c"],
+    step: Int[Tensor, " 1"],
+    covered: Float[Tensor, "b k"] | None,
+) -> None:
+    """By the kernel, if it knows the rules of the search."""
+    if values[0].numel() <= MAX_CANDIDATES and beams.prune and not beams.refill and covered is None:
+        select_candidates_triton(beams, values, tokens, step)
+    else:
+        select_candidates(beams, values, tokens, step, covered)
 
 
 @triton.jit

@@ -15,15 +15,26 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard.attention import Causal, Context, FloatMask, Full, NoPosition, Softmax
+from regard.attention.batch_patterns import UnpaddedTokens
 from regard.attention.core import is_hooked
 from regard.attention.kv_cache import LayerCache
-from regard.attention.multihead import UnpaddedTokens, unpad, with_pattern
+from regard.attention.multihead import with_pattern
 from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import EOS, PAD
+from regard.decode.batched_beam import move_rows
+from regard.decode.quantized_linear import ChunkedVocabLinear, OutputLinear
 from regard.decode.search import Ids
+from regard.decode.topk import TopKLogProbs, topk_logprobs_torch
 from regard.models.seq2seq import DecodableModel
-from regard.models.transformer import DecoderLayer, EncoderLayer, KeysValues, Transformer
-from regard.ops.linear import OutputLinear
+from regard.models.transformer import Transformer
+from regard.models.transformer_layers import (
+    DecoderLayer,
+    EncoderLayer,
+    KeysValues,
+    cross_keys_values,
+    decode_layers,
+    encode_layers,
+)
 
 Slots = tuple[Float[Tensor, "b g c d"], Float[Tensor, "b g c d"]]  # the keys, and the values
 FEW_BEAMS = 16  # whose matrix products take as long as one beam's
@@ -55,18 +66,11 @@ class BeamKVCache:
     def keep(self, rows: Int[Tensor, " n"]) -> "BeamKVCache":
         """These sentences alone, in this order. Keys and values are moved within this cache, which is lost; who keeps
         its place is not moved."""
-        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-        for store in (part for pair in (*self.sources, *self.past) for part in pair):
-            store[moved] = store[rows[moved]]
+        move_rows((part for pair in (*self.sources, *self.past) for part in pair), rows)
         sources, past = (
             tuple((k[: len(rows)], v[: len(rows)]) for k, v in layers) for layers in (self.sources, self.past)
         )
         return BeamKVCache(sources, self.source_mask[rows], past, self.seen[rows], self.at.clone())
-
-    def pick(self, rows: Int[Tensor, " n"]) -> "BeamKVCache":
-        """As `keep`, but copied: on a GPU one kernel to each store, and the host need not wait to know who is moved."""
-        sources, past = (tuple((k[rows], v[rows]) for k, v in layers) for layers in (self.sources, self.past))
-        return BeamKVCache(sources, self.source_mask[rows], past, self.seen[rows], self.at)
 
     def wider(self) -> "BeamKVCache":
         """The same with twice the slots."""
@@ -128,7 +132,8 @@ def encode_padded(
     """Each decoder layer's keys and values of the sources."""
     x = model.source_positions(model.embeddings.embed_source(ids), 0)
     context = Context(pattern=FloatMask(mask), tokens=tokens, captured=x.is_cuda)
-    return model.encode_embedded(unpad(x, tokens), context)
+    states = encode_layers(model.encoder, model.encoder_norm, context.unpad(x), context)
+    return cross_keys_values(model.decoder, states, context)
 
 
 @dataclass(eq=False)
@@ -138,7 +143,7 @@ class TransformerBeams:
     Args:
         cache: written in place.
         embedding_positions: what is added to the token at each position, as many as there may be steps.
-        output: from hidden states to logits; on a GPU without their bias.
+        topk: from hidden states to the best tokens after them.
         rotates_across: whether cross-attention asks for positions.
         used: slots from here on were not in use at the last step; on a GPU it is not known.
     """
@@ -146,11 +151,11 @@ class TransformerBeams:
     model: Transformer
     cache: BeamKVCache
     embedding_positions: Float[Tensor, "t model"]
-    output: Callable[[Tensor], Tensor]
+    topk: Callable[[Tensor, Tensor, int, Tensor | None], TopKLogProbs]
+    vocabulary: int
     rotates_across: bool
     used: int = 0
     covered: None = None  # a coverage penalty needs the attention weights, which are not kept
-    allowed: None = None  # nor are the prefixes
 
     @staticmethod
     def of(
@@ -174,19 +179,12 @@ class TransformerBeams:
         at = torch.zeros(1, dtype=torch.long, device=bias.device)
         positions = model.target_positions.table(steps, model.embeddings.table("target").weight).to(bias.dtype)
         rotates = any(layer.cross.recipe.query_key_positions for layer in layers)
-        return TransformerBeams(model, BeamKVCache(encoded, mask, past, seen, at), positions, output_of(model), rotates)
+        cache = BeamKVCache(encoded, mask, past, seen, at)
+        return TransformerBeams(model, cache, positions, topk_of(model), len(bias), rotates)
 
     @property
     def device(self) -> torch.device:
-        return self.bias.device
-
-    @property
-    def vocabulary(self) -> int:
-        return len(self.bias)
-
-    @property
-    def bias(self) -> Tensor:
-        return self.model.embeddings.bias
+        return self.cache.at.device
 
     def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
         """None if nearly all beams go on, or if there are too few for it to matter."""
@@ -206,31 +204,34 @@ class TransformerBeams:
         if self.used + k > cache.slots and not tokens.is_cuda:  # a GPU's host widens it ahead of the step
             in_use = int(cache.seen.any(1).sum(-1).max())
             self.cache = cache = cache.wider() if in_use + k > cache.slots else cache
-        slots, mask = follow_parents(cache, parents, self.bias.dtype)
+        slots, mask = follow_parents(cache, parents)
         self.used = cache.slots if mask.is_cuda else int(cache.seen.flatten(0, 1).any(0).nonzero()[-1]) + 1
         mask = FloatMask(mask[:, None, :, : self.used])
         rows, at = slots if slots.is_cuda else slot_rows(slots, cache.past[0][0]), cache.at.expand(k)
-        unpadded = None if live is None else UnpaddedTokens.of(live, b, k)
-        x = self.model.embeddings.embed_target(unpad(tokens, unpadded))
-        x = x + self.embedding_positions.index_select(0, cache.at)
-        own = Context(tokens=unpadded, captured=x.is_cuda)
-        positions = at[None] if self.rotates_across else None
-        across = Context(FloatMask(cache.source_mask), positions, tokens=unpadded, captured=x.is_cuda)
-        cells = [BeamSlots(past, rows, mask, at) for past in cache.past]
-        x = self.model.decode_embedded(x, cache.sources, own, across, cells)
+        own = Context(tokens=None if live is None else UnpaddedTokens.of(live, b, k), captured=tokens.is_cuda)
+        across = replace(own, pattern=FloatMask(cache.source_mask), positions=at[None] if self.rotates_across else None)
+        model, cells = self.model, [BeamSlots(past, rows, mask, at) for past in cache.past]
+        x = model.embeddings.embed_target(own.unpad(tokens)) + self.embedding_positions.index_select(0, cache.at)
+        x = decode_layers(model.decoder, model.decoder_norm, x, cache.sources, own, across, cells)
         cache.at.add_(1)
-        return x.flatten(0, 1)
+        return model.embeddings.scale_output(x).flatten(0, 1)
 
     def keep(self, rows: Int[Tensor, " n"]) -> "TransformerBeams":
         """These sentences alone, in this order; what was here is lost."""
         return replace(self, cache=self.cache.keep(rows))
 
 
-def output_of(model: Transformer) -> Callable[[Tensor], Tensor]:
-    """From hidden states to logits; on a GPU without their bias, which is added where the logits are read."""
-    table, bias = model.output()
+def topk_of(model: Transformer) -> Callable[[Tensor, Tensor, int, Tensor | None], TopKLogProbs]:
+    """From hidden states to the best tokens after them, as is fastest on the model's device and in its precision."""
+    table, bias = model.embeddings.table("output"), model.embeddings.bias
     linear = OutputLinear(table.weight, bias) if table.projection is None else table.projection
-    return linear.multiply if bias.is_cuda and isinstance(linear, OutputLinear) else linear
+    if isinstance(linear, ChunkedVocabLinear):
+        return linear.topk
+    if bias.is_cuda and isinstance(linear, OutputLinear):
+        from regard.decode.kernels import topk_logprobs_triton
+
+        return lambda hidden, *rules: topk_logprobs_triton(linear.multiply(hidden), bias, *rules)
+    return lambda hidden, *rules: topk_logprobs_torch(linear(hidden), *rules)
 
 
 def objections(model: DecodableModel | nn.Module) -> list[str]:
@@ -253,11 +254,8 @@ def objections(model: DecodableModel | nn.Module) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-# --- slots ---
-
-
 def follow_parents(
-    cache: BeamKVCache, parents: Int[Tensor, "b k"], dtype: torch.dtype
+    cache: BeamKVCache, parents: Int[Tensor, "b k"]
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k c"]]:
     """Each beam sees what its parent saw, and the slot that is given to its new token: the first that nobody sees.
 
@@ -266,7 +264,7 @@ def follow_parents(
     if parents.is_cuda and cache.seen[0].numel() <= MAX_CELLS:
         from regard.decode.kernels import follow_parents_triton
 
-        return follow_parents_triton(cache.seen, parents, dtype)
+        return follow_parents_triton(cache.seen, parents, cache.source_mask.dtype)
     _, k, c = cache.seen.shape
     seen = cache.seen.gather(1, parents[:, :, None].expand(-1, -1, c))
     taken = seen.any(1)
@@ -274,7 +272,7 @@ def follow_parents(
     counts = torch.arange(c, 0, -1, device=parents.device).masked_fill(taken, 0)
     slots = counts.topk(k, -1).indices
     cache.seen.copy_(seen.scatter_(2, slots[:, :, None], True))  # noqa: FBT003  (torch's own)
-    return slots, torch.zeros((), dtype=dtype, device=parents.device).where(cache.seen, -torch.inf)
+    return slots, cache.source_mask.new_zeros(()).where(cache.seen, -torch.inf)
 
 
 def slot_rows(slots: Int[Tensor, "b k"], keys: Float[Tensor, "b g c d"]) -> Int[Tensor, " n"]:

@@ -16,13 +16,14 @@ from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosit
 from regard.attention.position import PositionSum
 from regard.decode import kv_cache
 from regard.decode.cuda_graphs import CapturedSteps
-from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear
+from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear, OutputLinear
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.sublayers import FeedForward
 from regard.models.seq2seq import DecodableModel
-from regard.models.transformer import DecoderLayer, EncoderLayer, Transformer
+from regard.models.transformer import Transformer
+from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.ops.cuda_graph import CUDAGraphCapture
-from regard.ops.linear import FusedLinear, LinearPart, MkldnnLinear, OutputLinear
+from regard.ops.linear import FusedLinear, LinearPart, MkldnnLinear
 
 Weights = tuple[Tensor, Tensor]  # a linear layer's weight, (out, in), and its bias
 

@@ -1,4 +1,4 @@
-"""Quantised linear layers: int8 for a CPU, and the output layer whose best tokens are found slice by slice."""
+"""Linear layers of inference: int8 for a CPU; output layers in float32, or whose best tokens are found in slices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from regard.decode.topk import CHUNK, TopKLogProbs, chunk_maxima, stable_topk
+from regard.decode.topk import CHUNK, TopKLogProbs, chunk_maxima, stable_topk, topk_logprobs_torch
 from regard.ops.linear import DirectModule
 
 PRECISIONS = {
@@ -19,6 +19,7 @@ PRECISIONS = {
 }
 INT8_BATCH_TOLERANCE = 0.1  # in int8, of a log-probability; 0.019 is the largest difference in 700 sentences
 SLICE = 64 * CHUNK  # tokens
+MIN_ROWS = 32  # rows whose logits outgrow the CPU caches
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
 
 
@@ -73,6 +74,24 @@ class Int8Linear(DirectModule):
         return torch.addcmul(self.bias, y, size, out=y if out is None else out)
 
 
+class OutputLinear(nn.Module):
+    """x Wᵀ + b in float32 at least, whatever the precision of W, so that logits keep their differences."""
+
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
+        self.weight, self.bias = weight.detach(), bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.multiply(x) + self.bias
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """Without the bias."""
+        if x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
+            rows = torch.mm(x.flatten(0, -2), self.weight.t(), out_dtype=torch.float32)
+            return rows.unflatten(0, x.shape[:-1])
+        return x @ self.weight.t()
+
+
 class ChunkedVocabLinear(nn.Module):
     """The output layer in one piece, fastest for few rows, and once more in slices of the vocabulary, for many.
 
@@ -93,6 +112,13 @@ class ChunkedVocabLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.whole(x)
+
+    def topk(
+        self, x: Float[Tensor, "n model"], banned: UInt8[Tensor, " v"], count: int, must: Int[Tensor, "n 1"] | None
+    ) -> TopKLogProbs:
+        if len(x) < MIN_ROWS:
+            return topk_logprobs_torch(self.whole(x), banned, count, must)
+        return chunked_vocab_topk(self, x, banned, count, must)
 
 
 def chunked_vocab_topk(

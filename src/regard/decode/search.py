@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from threading import Lock
@@ -20,51 +20,32 @@ Ids = Sequence[int]  # plain ones, as a tokeniser's `encode` gives them: the sea
 NOT_FINITE = "the model's probabilities are not finite: its weights hold NaN or infinity; load another checkpoint"
 
 
-# --- eval mode ---
-
-
-@dataclass
-class EvalModeCounter:
-    """For each module that was in training mode: how many callers hold it in eval mode at the moment."""
-
-    parts: WeakKeyDictionary[nn.Module, int] = field(default_factory=WeakKeyDictionary)
-    lock: Lock = field(default_factory=Lock)
-
-    def begin(self, model: DecodableModel | nn.Module) -> list[nn.Module]:
-        with self.lock:
-            others = bool(self.parts)
-            held = [part for part in model.modules() if part.training or (others and part in self.parts)]
-            for part in held:
-                self.parts[part] = self.parts.get(part, 0) + 1
-                part.training = False
-            return held
-
-    def end(self, held: list[nn.Module]) -> None:
-        with self.lock:
-            for part in held:
-                self.parts[part] -= 1
-                if not self.parts[part]:
-                    del self.parts[part]
-                    part.training = True
-
-
-EVAL_MODE = EvalModeCounter()  # of the process: `training` is one flag of a module for all threads
+EVAL_LOCK = Lock()
+# of each module that was in training mode, how many callers hold it in eval mode: the flag is one for all threads
+EVAL_CALLERS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
 
 @contextmanager
 def inference_mode(model: DecodableModel | nn.Module) -> Iterator[None]:
     """Eval mode and `torch.no_grad`. When the last of several callers leaves, every module that was in training mode
     before the first is so again."""
-    held = EVAL_MODE.begin(model)
+    with EVAL_LOCK:
+        others = bool(EVAL_CALLERS)
+        held = [part for part in model.modules() if part.training or (others and part in EVAL_CALLERS)]
+        for part in held:
+            EVAL_CALLERS[part] = EVAL_CALLERS.get(part, 0) + 1
+            part.training = False
     try:
         # not torch.inference_mode: a tensor that the model caches now could never take part in training
         with torch.no_grad():
             yield
     finally:
-        EVAL_MODE.end(held)
-
-
-# --- requests and hypotheses ---
+        with EVAL_LOCK:
+            for part in held:
+                EVAL_CALLERS[part] -= 1
+                if not EVAL_CALLERS[part]:
+                    del EVAL_CALLERS[part]
+                    part.training = True
 
 
 @dataclass(frozen=True)
@@ -146,9 +127,6 @@ class Hypothesis:
     def log_probability(self) -> float:
         """log P(exactly these tokens | source), EOS included if it is finished."""
         return reduce(add, self.scores, 0.0)  # as the search adds; from Python 3.12 on `sum` rounds otherwise
-
-
-# --- search strategies ---
 
 
 @dataclass(frozen=True)

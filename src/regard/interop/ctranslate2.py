@@ -37,7 +37,8 @@ from regard.interop.proof import (
 from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.sublayers import PreNorm, Residual
 from regard.models.language_model import LanguageModel, TransformerLM
-from regard.models.transformer import DecoderLayer, EncoderLayer, Transformer
+from regard.models.transformer import Transformer
+from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.translation.task import Translator
 

@@ -34,7 +34,7 @@ from regard.interop.huggingface.families import MAX_POSITIONS
 from regard.interop.proof import Check, ProofInputs
 from regard.layers.embedding import PositionalEmbedding
 from regard.layers.sublayers import ACTIVATIONS, PostNorm, PreNorm
-from regard.models.transformer import DecoderLayer, EncoderLayer
+from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.registry import get_task

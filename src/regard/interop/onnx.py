@@ -38,7 +38,8 @@ from regard.models.encoder import SequenceClassifier, TokenClassifier
 from regard.models.language_model import LanguageModel, TransformerLM
 from regard.models.masked_lm import MaskedLanguageModel
 from regard.models.seq2seq import DecoderState, Memory
-from regard.models.transformer import DecoderLayer, EncodedSource, EncoderLayer, KVCaches, Transformer
+from regard.models.transformer import EncodedSource, KVCaches, Transformer
+from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.sequence_classification.task import TextClassifier
 from regard.tasks.tagging.task import Tagger

@@ -7,6 +7,7 @@ from torch.nn.functional import embedding, linear
 
 from regard.attention import DependencyTree, Recipe
 from regard.attention.learned_parts import learned_modules
+from regard.attention.serialize import find_named
 
 X = Float[Tensor, "b t model"]
 SCALES = {
@@ -15,12 +16,13 @@ SCALES = {
     "none": "neither",
 }
 TIES = {
-    "none": "three tables: source, target, output",
-    "target": "the output uses the target's table",
-    "input": "source and target have one table, the output its own; the two vocabularies are one",
-    "all": "one table for all three; the two vocabularies are one",
+    "none": {"target", "source", "output"},
+    "target": {"target", "source"},
+    "input": {"target", "output"},
+    "all": {"target"},
 }
-"""Which embeddings of a translator are one table; `ModelConfig.tie` takes a name.
+"""The tables of a translator's embeddings; source and output use the target's where they have none of their own.
+`ModelConfig.tie` takes a name.
 
 Examples:
     >>> {tie: len(TiedEmbeddings(7, 7, 4, tie=tie).tables) for tie in TIES}
@@ -87,26 +89,22 @@ class TiedEmbeddings(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
-        if scale not in SCALES:
-            raise ValueError(f"no scale of embeddings is called {scale!r}; there are {', '.join(SCALES)}")
-        if tie not in TIES:
-            raise ValueError(f"no tie is called {tie!r}; there are {', '.join(TIES)}")
-        if tie in ("all", "input") and source != target:
+        find_named(scale, SCALES, "scale of embeddings")
+        own = find_named(tie, TIES, "tie")
+        if "source" not in own and source != target:
             raise ValueError(
                 f"tie = {tie!r} needs one vocabulary, not {source} source and {target} target tokens; "
                 "use one joint vocabulary, or tie = 'target'"
             )
-        if tie not in ("none", "input") and output not in (None, width):
+        if "output" not in own and output not in (None, width):
             raise ValueError(
                 f"embeddings of width {width} cannot score states of width {output}; make the two widths equal, "
                 "or use tie = 'none'"
             )
-        scaled = scale == "input"
-        self.tables = nn.ModuleDict({"target": Embedding(target, width, scaled=scaled)})
-        if tie not in ("all", "input"):
-            self.tables["source"] = Embedding(source, width, scaled=scaled)
-        if tie in ("none", "input"):
-            self.tables["output"] = Embedding(target, output or width)
+        sizes = {"target": (target, width), "source": (source, width), "output": (target, output or width)}
+        self.tables = nn.ModuleDict(
+            {name: Embedding(*size, scaled=scale == "input") for name, size in sizes.items() if name in own}
+        )
         self.bias = nn.Parameter(torch.zeros(target), requires_grad=bias)
         self.width, self.scale = width, scale
 

@@ -46,7 +46,8 @@ from regard.models.encoder import Encoder
 from regard.models.rnn_seq2seq import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
 from regard.models.seq2seq import DecoderState, M, Memory, S, Seq2Seq
 from regard.models.stack import LayerRecipes, StackConfig
-from regard.models.transformer import DecoderLayer, EncodedSource, KVCaches, cross_keys_values, make_causal
+from regard.models.transformer import EncodedSource, KVCaches, make_causal
+from regard.models.transformer_layers import DecoderLayer, cross_keys_values, decode_layers
 from regard.ops.dropout import Dropout
 
 X = Float[Tensor, "b t model"]
@@ -148,9 +149,8 @@ class TransformerLatentDecoder(LatentDecoder[EncodedSource, KVCaches]):
     def decode(self, x, state, memory):
         x, cells = self.dropout(self.positions(x, state.layers[0].length)), [*map(CacheCell, state.layers)]
         across = Context(Padding(memory.lengths))
-        for layer, keys_values, cell in zip(self.layers, memory.layers, cells, strict=True):
-            x = layer(x, keys_values, Context(), across, cell)
-        return self.norm(x), KVCaches(tuple(cell.cache for cell in cells))
+        x = decode_layers(self.layers, self.norm, x, memory.layers, Context(), across, cells)
+        return x, KVCaches(tuple(cell.cache for cell in cells))
 
 
 # --- the autoencoder ---

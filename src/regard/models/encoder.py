@@ -27,7 +27,7 @@ from regard.models.config import (
 )
 from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.tfidf import BagOfWordsClassifier, CorpusWeights
-from regard.models.transformer import EncoderLayer
+from regard.models.transformer_layers import EncoderLayer, encode_layers
 from regard.models.word_vectors import SkipGram, WordVectors, train_vectors
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
@@ -118,9 +118,7 @@ class TransformerContext(ContextLayers):
         self.norm = stack.final_norm()
 
     def forward(self, x, lengths, tree):
-        for layer in self.layers:
-            x = layer(x, Context(Padding(lengths), tree=tree))
-        return self.norm(x)
+        return encode_layers(self.layers, self.norm, x, Context(Padding(lengths), tree=tree))
 
 
 class Encoder(nn.Module):

@@ -18,7 +18,8 @@ from regard.models.config import RNN_KINDS, LanguageModelConfig, make_stack_conf
 from regard.models.rnn_seq2seq import RNNState
 from regard.models.seq2seq import DecoderState, Logits, S, Tokens
 from regard.models.stack import LayerRecipes, StackConfig
-from regard.models.transformer import EncoderLayer, KVCaches, make_causal
+from regard.models.transformer import KVCaches, make_causal
+from regard.models.transformer_layers import EncoderLayer
 from regard.ops.dropout import Dropout
 
 X = Float[Tensor, "b t m"]

@@ -1,10 +1,10 @@
-"""Transformer: the encoder–decoder by attention alone (Vaswani et al. 2017), and its layers."""
+"""Transformer: the encoder–decoder by attention alone (Vaswani et al. 2017), also on packed batches."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -22,76 +22,23 @@ from regard.attention import (
     SiteName,
 )
 from regard.attention.kv_cache import LayerCache
-from regard.attention.multihead import pad, split_heads
 from regard.data.batching import PackedBatch
 from regard.layers.embedding import PositionalEmbedding, TiedEmbeddings
-from regard.layers.packed_embedding import embed_packed
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.models.stack import LayerRecipes, StackConfig
+from regard.models.transformer_layers import (
+    DecoderLayer,
+    EncoderLayer,
+    KeysValues,
+    cross_keys_values,
+    decode_layers,
+    encode_layers,
+)
+from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.linear import project_all
+from regard.ops.fused_dropout import DropoutNoise, draw_seed, embedding_dropout
 
 X = Float[Tensor, "b t model"]
-# of the source sentences; b and t of a layer are 1 and n where padding is left out
-KeysValues = tuple[Float[Tensor, "sentences g s d"], Float[Tensor, "sentences g s d"]]
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention, then a feed-forward network, each with a residual connection."""
-
-    def __init__(self, stack: StackConfig, recipe: Recipe):
-        super().__init__()
-        branches = 2 * stack.layers
-        self.attention, self.feed_forward = stack.attention(recipe, branches), stack.feed_forward(branches)
-        self.residual_attention, self.residual_feed_forward = stack.residual(), stack.residual()
-
-    def forward(self, x: X, context: Context = Context(), cache: LayerCache | None = None) -> X:
-        attention, fused = self.attention, context.fused
-        x = self.residual_attention(
-            (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output, fused=fused
-        )
-        hidden = partial(self.feed_forward.hidden, fused=fused)
-        return self.residual_feed_forward(x, hidden, self.feed_forward.down, fused=fused)[0]
-
-
-class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention to the source, then a feed-forward network."""
-
-    def __init__(self, stack: StackConfig, recipe: Recipe, cross: Recipe):
-        super().__init__()
-        branches = 3 * stack.layers
-        self.attention, self.cross = stack.attention(recipe, branches), stack.attention(cross, branches)
-        self.feed_forward = stack.feed_forward(branches)
-        self.residual_attention, self.residual_cross = stack.residual(), stack.residual()
-        self.residual_feed_forward = stack.residual()
-
-    def forward(
-        self,
-        x: X,
-        source: KeysValues,
-        context: Context,
-        across: Context,
-        cache: LayerCache | None = None,
-    ) -> X:
-        """`source` holds the keys and values of the source, `across` which of them each token may attend to."""
-        attention, cross, fused = self.attention, self.cross, context.fused
-        first = 0 if cache is None else cache.first
-        x = self.residual_attention(
-            (x, x), lambda y: attention.compute_heads(y, None, context, cache), attention.output, fused=fused
-        )
-        x = self.residual_cross(x, lambda y: cross.cross_heads(y, source, across, first), cross.output, fused=fused)
-        hidden = partial(self.feed_forward.hidden, fused=fused)
-        return self.residual_feed_forward(x, hidden, self.feed_forward.down, fused=fused)[0]
-
-
-def cross_keys_values(layers: Iterable[nn.Module], states: X, context: Context = Context()) -> tuple[KeysValues, ...]:
-    """The source's keys and values for every decoder layer, which are the same for every target token."""
-    crosses = [layer.cross for layer in layers if isinstance(layer, DecoderLayer)]
-    projections = [part for cross in crosses for part in (cross.key, cross.value)]
-    parts = pad(context.tokens, *project_all(states, projections, fused=context.fused))
-    heads = [split_heads(part, crosses[n // 2].groups) for n, part in enumerate(parts)]
-    keys = [cross.norm_keys(k) for cross, k in zip(crosses, heads[::2], strict=True)]
-    return tuple(zip(keys, heads[1::2], strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +117,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         return EncodedSource(self.encode_embedded(x, Context(Padding(lengths))), lengths)
 
     def encode_embedded(self, x: X, context: Context) -> tuple[KeysValues, ...]:
-        for layer in self.encoder:
-            x = layer(x, context)
-        return cross_keys_values(self.decoder, self.encoder_norm(x), context)
+        return cross_keys_values(self.decoder, encode_layers(self.encoder, self.encoder_norm, x, context), context)
 
     def start(self, memory):
         return KVCaches((KVCache(),) * len(memory.layers))
@@ -192,9 +137,8 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         across: Context,
         cells: Sequence[LayerCache | None],
     ) -> X:
-        for layer, keys_values, cell in zip(self.decoder, source, cells, strict=True):
-            x = layer(x, keys_values, context, across, cell)
-        return self.embeddings.scale_output(self.decoder_norm(x))
+        x = decode_layers(self.decoder, self.decoder_norm, x, source, context, across, cells)
+        return self.embeddings.scale_output(x)
 
     def packed_hidden_states(self, source: PackedBatch, target: PackedBatch) -> X:
         """As `hidden_states`, of every token of every target text of packed rows: the same layers, whose context says
@@ -215,3 +159,33 @@ def make_causal(recipe: Recipe) -> Recipe:
     """The same recipe, causal; plain causality stays plain, for the fused kernels know it."""
     plain = recipe.pattern in (Full(), Causal())
     return replace(recipe, pattern=Causal() if plain else recipe.pattern & Causal())
+
+
+def embed_packed(
+    embeddings: TiedEmbeddings,
+    places: tuple[PositionalEmbedding, PositionalEmbedding],
+    dropout: Dropout,
+    source: PackedBatch,
+    target: PackedBatch,
+) -> tuple[X, X]:
+    """Both sides' embeddings with their positions; of one table by one op, for its gradient is as large as the table,
+    be the tokens few or many."""
+    sides, table = (source, target), embeddings.table("source")
+    if table is not embeddings.table("target"):
+        embedded = embeddings.embed_source(source.tokens), embeddings.embed_target(target.tokens)
+    elif dispatch.use_fused(table.weight) and table.scaled and not places[0].learned and same_schemes(*places):
+        positions = places[0].table(max(side.tokens.shape[1] for side in sides), table.weight)
+        noise = DropoutNoise(dropout.p if dropout.training else 0.0, draw_seed(table.weight.device))
+        tokens, at = (source.tokens, target.tokens), (source.position_ids, target.position_ids)
+        x, _, y, _ = embedding_dropout(table.weight, tokens, positions, at, noise)
+        return x, y
+    else:
+        counts = [side.tokens.numel() for side in sides]
+        both = table.embed(torch.cat([side.tokens.flatten() for side in sides])[None])[0].split(counts)
+        embedded = tuple(x.view(*side.tokens.shape, -1) for x, side in zip(both, sides, strict=True))
+    x, y = (dropout(place(part, side.position_ids)) for place, part, side in zip(places, embedded, sides, strict=True))
+    return x, y
+
+
+def same_schemes(one: PositionalEmbedding, other: PositionalEmbedding) -> bool:
+    return list(one.recipe.embedding_positions) == list(other.recipe.embedding_positions)

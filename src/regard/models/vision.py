@@ -40,7 +40,7 @@ from regard.layers.vision import (
 from regard.models.config import check_heads, check_recipe_shapes, parse_recipes
 from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.stack import LayerRecipes, StackConfig
-from regard.models.transformer import EncoderLayer
+from regard.models.transformer_layers import EncoderLayer, encode_layers
 from regard.ops.dropout import Dropout
 
 # --- convolutional network ---
@@ -282,9 +282,7 @@ class PatchEncoder(nn.Module):
         else:
             x = self.pool.add_tokens(self.positions(x, 0))
         x = self.dropout(x)
-        for layer in self.layers:
-            x = layer(x)
-        return self.norm(x)
+        return encode_layers(self.layers, self.norm, x)
 
     def to_grid(self, weights: Float[Tensor, "b h t t"]) -> Float[Tensor, "b h y x"]:
         """Of one layer's weights, that of each patch in the pooled vector; the class token is left out."""

@@ -20,7 +20,7 @@ from regard.models.config import EncoderConfig, check_heads
 from regard.models.config_base import Choices, ConfigBase
 from regard.models.encoder import Encoder, make_classifier_head
 from regard.models.stack import StackConfig
-from regard.models.transformer import EncoderLayer, KeysValues
+from regard.models.transformer_layers import EncoderLayer, KeysValues
 from regard.models.vision import PatchEncoder
 
 X = Float[Tensor, "b t model"]

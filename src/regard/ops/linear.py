@@ -80,21 +80,3 @@ class MkldnnLinear(DirectModule):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.op(x, self.weight, self.bias, "none", [], "")
-
-
-class OutputLinear(nn.Module):
-    """x Wᵀ + b in float32 at least, whatever the precision of W, so that logits keep their differences."""
-
-    def __init__(self, weight: Tensor, bias: Tensor):
-        super().__init__()
-        self.weight, self.bias = weight.detach(), bias.detach()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.multiply(x) + self.bias
-
-    def multiply(self, x: Tensor) -> Tensor:
-        """Without the bias."""
-        if x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
-            rows = torch.mm(x.flatten(0, -2), self.weight.t(), out_dtype=torch.float32)
-            return rows.unflatten(0, x.shape[:-1])
-        return x @ self.weight.t()

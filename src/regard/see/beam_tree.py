@@ -62,7 +62,7 @@ def continuation_tree(
 
 def run_tree(search: BeamSearch) -> BeamTree:
     """A search of one sentence, run to its end; beams that can no longer win are shown too."""
-    search.beams = replace(search.beams, rules=replace(search.beams.rules, prune=False))
+    search.beams = replace(search.beams, prune=False)
     [hypotheses] = search.run()
     return BeamTree(tuple(tree_steps(search)), tuple(hypotheses))
 
@@ -76,7 +76,7 @@ def tree_steps(search: BeamSearch) -> Iterator[tuple[BeamNode, ...]]:
         before, rows, opened, ended = rows, [], [], []
         for token, parent, value, score in zip(*candidates, strict=True):
             index = parent if step else None
-            if token == search.beams.rules.eos:
+            if token == search.beams.eos:
                 one = before[parent].finish(value, score)
                 ended.append(BeamNode(one.ids, index, one.log_probability, finished=True, score=score))
             elif token >= 0:

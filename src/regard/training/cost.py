@@ -14,7 +14,8 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from regard.models.transformer import EncoderLayer, Transformer
+from regard.models.transformer import Transformer
+from regard.models.transformer_layers import EncoderLayer
 from regard.training.loop import (
     FIRST_SCALE,
     MAX_PENDING,
