@@ -17,6 +17,7 @@ from regard.attention import (
     Causal,
     Dot,
     Edges,
+    GatedDelta,
     Global,
     KVCache,
     LogBuckets,
@@ -26,6 +27,7 @@ from regard.attention import (
     Recipe,
     RelativeBias,
     Rotary,
+    Unnormalised,
     Window,
     attend,
     steps,
@@ -36,6 +38,7 @@ transformers = pytest.importorskip("transformers")
 
 from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention  # noqa: E402
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor  # noqa: E402
+from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next  # noqa: E402
 from transformers.models.t5.modeling_t5 import T5Attention, T5Model  # noqa: E402
 
 LENGTHS = torch.tensor([11, 5])
@@ -410,3 +413,39 @@ def test_the_blocks_of_bigbird_are_ours(lengths: Tensor | None, backend: str):
     real = words.bool()[:, None, :, None]
     assert_close(torch.cat([seen.weights for seen in stages], 1) * real, theirs.weights * real)
     assert torch.equal(torch.cat([seen.visible for seen in stages], 1) & real, (theirs.weights > 0) & real)
+
+
+# --- the gated delta rule ---
+
+
+@pytest.mark.parametrize("tokens", [5, 71])
+def test_the_gated_delta_rule_is_that_of_qwen3_next(tokens, monkeypatch):
+    """Its layer, random weights, with our attention in place of its own: convolution and gated norm stay."""
+    config = transformers.Qwen3NextConfig(
+        hidden_size=24,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=6,
+        linear_value_head_dim=5,
+        num_hidden_layers=1,
+    )
+    layer = qwen3_next.Qwen3NextGatedDeltaNet(config, 0).eval()
+    nn.init.uniform_(layer.dt_bias, -3, 3)
+    x, called = torch.randn(2, tokens, 24), []
+    with torch.no_grad():
+        wanted = layer(x)
+
+    def ours(query, key, value, *, g, beta, use_qk_l2norm_in_kernel, **_):
+        assert use_qk_l2norm_in_kernel
+        q, k, v, log_decay, beta = (part.transpose(1, 2) for part in (query, key, value, g, beta))
+        q, k = (qwen3_next.l2norm(x, dim=-1, eps=1e-6) for x in (q, k))
+        recipe = Recipe(pattern=Causal(), normaliser=Unnormalised(), gate=GatedDelta())
+        recipe = recipe.with_gate(log_decay=log_decay, beta=beta)
+        called.append(recipe)
+        assert_close(attend(q, k, v, recipe, backend="reference"), attend(q, k, v, recipe), rtol=0, atol=1e-5)
+        return attend(q, k, v, recipe).transpose(1, 2), None
+
+    monkeypatch.setattr(qwen3_next, "torch_chunk_gated_delta_rule", ours)
+    with torch.no_grad():
+        assert_close(layer(x), wanted, rtol=0, atol=1e-5)
+    assert len(called) == 1

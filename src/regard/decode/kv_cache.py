@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from regard.attention import Causal, Context, FloatMask, Full, NoPosition, Softmax
+from regard.attention import Causal, Context, FloatMask, Full, NoGate, NoPosition, Softmax
 from regard.attention.batch_patterns import UnpaddedTokens
 from regard.attention.core import is_hooked
 from regard.attention.kv_cache import LayerCache
@@ -249,6 +249,7 @@ def objections(model: DecodableModel | nn.Module) -> list[str]:
             found += [] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]
             found += [] if recipe.pattern == plain else [f"{recipe.pattern} hides more than the future"]
             found += [f"{scheme} adds to the scores" for scheme in recipe.score_positions]
+            found += [] if isinstance(recipe.gate, NoGate) else [f"{recipe.gate} wants values of every token"]
             found += [f"backend {attention.backend} is forced"] if attention.backend else []
             found += ["its attention is recorded or edited"] if is_hooked(attention.core) else []
     return list(dict.fromkeys(found))

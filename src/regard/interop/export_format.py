@@ -14,7 +14,18 @@ from jaxtyping import Float
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor, nn
 
-from regard.attention import Causal, Dot, Full, Learned, MultiHeadAttention, Rotary, ScaledDot, Sinusoidal, Softmax
+from regard.attention import (
+    Causal,
+    Dot,
+    Full,
+    Learned,
+    MultiHeadAttention,
+    NoGate,
+    Rotary,
+    ScaledDot,
+    Sinusoidal,
+    Softmax,
+)
 from regard.data.tokenizers.base import (
     BOS,
     EOS,
@@ -361,6 +372,8 @@ def stack_objections(
                 found.append(f"the score {recipe.score} of {place} is none of {engine}")
             if recipe.normaliser != Softmax():
                 found.append(f"the normaliser {recipe.normaliser} of {place} is none of {engine}, which has softmax")
+            if not isinstance(recipe.gate, NoGate):
+                found.append(f"the gate {recipe.gate} of {place} is none of {engine}, which has none")
             if recipe.pattern != pattern:
                 found.append(f"the pattern {recipe.pattern} of {place} is none of {engine}, which has {pattern}")
             strange = [one for one in recipe.query_key_positions if not (turns and isinstance(one, Rotary))]

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.attention import KVCache
+from regard.attention import KVCache, MultiHeadAttention, NoGate
 from regard.data.tokenizers.base import UNK
 from regard.decode.generation import has_growing_cache
 from regard.decode.search import inference_mode
@@ -373,6 +373,9 @@ class OnnxFormat(ExportFormat):
         model = task_model.model
         if not isinstance(model.backbone if isinstance(model, LanguageModel) else model, Transformer | TransformerLM):
             return [recurrent_objection(task_model.settings.model.kind)]
+        layers = (part for part in model.modules() if isinstance(part, MultiHeadAttention))
+        if gates := [part.recipe.gate for part in layers if not isinstance(part.recipe.gate, NoGate)]:
+            return [f"the gate {gates[0]} keeps more of each token than keys and values, which a graph has not"]
         if isinstance(model, LanguageModel) and not has_growing_cache(model):
             assert isinstance(model.backbone, TransformerLM)
             recipe = attentions_of(model.backbone.layers)["self-attention"][0].recipe

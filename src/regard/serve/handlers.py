@@ -14,6 +14,7 @@ from einops import rearrange
 from PIL import Image
 
 from regard.attention.batch_patterns import Padding
+from regard.attention.gate import NoGate
 from regard.attention.pattern import And, Full, Pattern
 from regard.data.files import find_lone_surrogate
 from regard.see.edits import KINDS, Edits
@@ -409,6 +410,7 @@ def serialize_site(site: AttentionSite | GateSite) -> dict[str, Any]:
         "position": recipe.position,
         "pattern": without_padding(recipe.pattern),
         "normaliser": recipe.normaliser,
+        **({} if isinstance(recipe.gate, NoGate) else {"gate": recipe.gate}),
     }
     return {
         **shared,

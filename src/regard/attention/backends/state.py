@@ -110,20 +110,18 @@ def run(
     with torch.autocast(q.device.type, enabled=False):
         k, v = repeat_heads(q, k, v)
         log_decay, beta = gate_values(recipe.gate, q)
-        queries, keys, values = to_accumulation(recipe.score.fold_q(q)), to_accumulation(recipe.score.fold_k(k)), v
+        queries, keys = recipe.score.fold_q(q), recipe.score.fold_k(k)
         for hidden in (is_padding(part, positions) for part in conjuncts(recipe.pattern) if isinstance(part, Padding)):
             keys = keys.masked_fill(hidden, 0.0)
             beta = None if beta is None else beta.masked_fill(hidden[..., 0], 0.0)
-        values, sums = to_accumulation(v), recipe.normaliser == Proportional()
-        before = None if past is None else past.kv
-        if sums:  # Σ φ(k) is the state of values that are all 1
-            values = torch.cat((values, torch.ones_like(values[..., :1])), -1)
-            before = None if past is None or past.k is None else torch.cat((past.kv, past.k[..., None]), -1)
-        inputs = ChunkedInputs.of(queries, keys, values, log_decay, beta, segments)
-        out, after = scan_chunks(inputs, before)
-        out = out[:, :, : q.shape[2]]
-        if not sums:
+        if recipe.normaliser == Unnormalised():
+            before = None if past is None else past.kv
+            out, after = gated_linear(queries, keys, v, log_decay, beta, before, segments)
             return out.to(q.dtype), LinearState(after, None)
+        # Σ φ(k) is the state of values that are all 1
+        v = torch.cat((v, torch.ones_like(v[..., :1])), -1)
+        before = None if past is None or past.k is None else torch.cat((past.kv, past.k[..., None]), -1)
+        out, after = gated_linear(queries, keys, v, log_decay, beta, before, segments)
         return divide(out[..., :-1], out[..., -1]).to(q.dtype), LinearState(after[..., :-1], after[..., -1])
 
 
@@ -134,10 +132,33 @@ def gate_values(gate: Gate, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
         values["log_decay"] = gate.rate(torch.arange(h, device=q.device)).view(1, -1, 1).expand(b, h, t)
     log_decay, beta = (values.get(name) for name in ("log_decay", "beta"))
     log_decay = None if log_decay is None else log_decay.expand(b, h, t, *log_decay.shape[3:])
-    return log_decay, None if beta is None else to_accumulation(beta.expand(b, h, t))
+    return log_decay, None if beta is None else beta.expand(b, h, t)
 
 
-# --- chunks ---
+def gated_linear(
+    q: Float[Tensor, "b h t d"],
+    k: Float[Tensor, "b h t d"],
+    v: Float[Tensor, "b h t e"],
+    log_decay: Float[Tensor, "b h t *d"] | None,
+    beta: Float[Tensor, "b h t"] | None,
+    past: Float[Tensor, "b h d e"] | None = None,
+    segments: Int[Tensor, "#b t"] | None = None,
+) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b h d e"]]:
+    """The output of every token, and the state after the last; both in single precision at least.
+
+    Args:
+        log_decay: log a; None: nothing decays.
+        beta: of the delta rule; None: keys and values are added.
+        past: the state before the first token; None: nothing.
+        segments: the document of each token, where the state begins anew.
+    """
+    q, k, v = map(to_accumulation, (q, k, v))
+    chunks = ChunkedInputs.of(q, k, v, log_decay, None if beta is None else beta.to(q.dtype), segments)
+    out, after = scan_chunks(chunks, past)
+    return out[:, :, : q.shape[2]], after
+
+
+# --- chunks, in plain torch ---
 
 
 @dataclass(frozen=True, eq=False)

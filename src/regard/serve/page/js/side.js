@@ -58,7 +58,7 @@ class Side extends View {
 
   recipe(site) {
     if (!site) return replace(this.#recipe);
-    const parts = ["score", "position", "pattern", "normaliser"].filter((name) => site[name]);
+    const parts = ["score", "position", "pattern", "normaliser", "gate"].filter((name) => site[name]);
     const size = ["size", `${site.n_q} ${site.queries} × ${site.n_k} ${site.keys}`];
     const lines = [size, ...parts.map((name) => [name, site[name]])];
     const note = site.shown && site.why ? h.p({ class: "muted small" }, `${site.why}.`) : null;
