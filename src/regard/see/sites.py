@@ -10,9 +10,8 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.attention import Hard, MultiHeadAttention, Recipe, ScaledDot, Score, SiteName
+from regard.attention import Hard, MultiHeadAttention, NoGate, Recipe, ScaledDot, Score, SiteName
 from regard.attention.backends import linear, reference
-from regard.attention.gate import NoGate, StateGate
 from regard.attention.normaliser import Normaliser
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.scaled_score import GivenScale, SoftCap
@@ -249,12 +248,8 @@ class AttentionSite:
             return "the weights of a head are mixed from the scores of several"
         if isinstance(self.recipe.normaliser, Hard):
             return "hard attention: each query takes its best key alone, so every weight is 0 or 1"
-        if isinstance(self.recipe.gate, StateGate):
-            return (
-                f"{self.recipe.gate}: the layer keeps a state and never forms these weights, but they give its output"
-            )
         if not isinstance(self.recipe.gate, NoGate):
-            return f"{self.recipe.gate}: what the tokens forget is added to the scores"
+            return f"{self.recipe.gate}: the weights with what tokens forget and erase, which give the layer's output"
         positions = Positions.of(self.q, self.k, self.query_offset, None)
         if not linear.objections(self.recipe_after_rotation(), self.q, self.k, positions):
             return "linear attention: the layer keeps sums and never forms these weights, but they give its output"
