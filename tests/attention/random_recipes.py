@@ -17,27 +17,35 @@ from regard.attention import (
     Additive,
     Alibi,
     AttentionDropout,
+    AxialRotary,
     Bias,
     Bilinear,
     Block,
     Causal,
     Clipped,
+    CoPE,
     Cosine,
     DependencyTree,
+    Differential,
     Documents,
     Dot,
     Edges,
     EmbeddingPosition,
+    Entmax,
     Feature,
     Full,
     Global,
     Hard,
     InnerProduct,
     LogBuckets,
+    LogitScale,
+    MultiToken,
     NoPosition,
     Normaliser,
+    NTKScaling,
     Padding,
     Pattern,
+    PerHead,
     Position,
     Prefix,
     Proportional,
@@ -53,15 +61,22 @@ from regard.attention import (
     ScaledDot,
     Score,
     Sigmoid,
+    SinkSoftmax,
     Sinusoidal,
+    SoftCap,
     Softmax,
+    SoftmaxPlusOne,
     Sparsemax,
+    StickBreaking,
     StraightThrough,
     StrictCausal,
     Strided,
+    TalkingHeads,
     TopK,
     TreePath,
     Window,
+    XPos,
+    YarnScaling,
 )
 from regard.attention.position import ScorePosition
 
@@ -346,7 +361,7 @@ class Case:
     def normalisers(self) -> list[Normaliser]:
         """The normaliser and what it wraps."""
         found = [self.recipe.normaliser]
-        while isinstance(found[-1], TopK | AttentionDropout):
+        while isinstance(found[-1], TopK | AttentionDropout | TalkingHeads | MultiToken):
             found.append(found[-1].then)
         return found
 
@@ -366,7 +381,8 @@ class Case:
     @property
     def bends(self) -> bool:
         """Does the smallest rounding of a score change a slope, though not a value?"""
-        has_kinks = any(isinstance(x, ReLU | Sparsemax) for x in self.normalisers())
+        has_kinks = any(isinstance(x, ReLU | Sparsemax | Entmax) for x in self.normalisers())
+        has_kinks = has_kinks or any(isinstance(x, CoPE) for x in self.recipe.position.parts())
         return has_kinks or self.recipe.score == Feature("relu")
 
 
@@ -408,6 +424,7 @@ class Maker:
         pattern = self.pattern()
         normaliser = self.fitting(lambda: self.normaliser(score), self.family.normaliser)
         whole = isinstance(score, Dot) and self.dice.random() < 0.5  # whole numbers, so that there are ties
+        whole = whole and not any(isinstance(part, CoPE) for part in position.parts())  # whose slope is not one there
         q = self.numbers(self.b, self.heads, self.n_q, self.d, whole=whole)
         k = self.numbers(self.b, self.groups, self.n_k, self.c, whole=whole)
         v = self.numbers(self.b, self.groups, self.n_k, self.e)
@@ -472,7 +489,13 @@ class Maker:
             lambda: self.learned(LearnedDistance(self.d)),
             lambda: HeldDistance(self.hold(self.d)),
             lambda: HeldProduct(self.hold(self.d, 5)),
+            lambda: SoftCap(1.5, self.pick(Dot, ScaledDot, Distance)),
+            self.logit_scale,
+            lambda: SoftCap(2.0, self.logit_scale()),
         )
+
+    def logit_scale(self) -> LogitScale:
+        return self.learned(LogitScale(self.heads, self.pick(ScaledDot, lambda: Cosine(1.0))))
 
     def wider(self) -> int:
         self.c = self.dice.choice((2, 4, 8))
@@ -505,7 +528,16 @@ class Maker:
             lambda: Nearness(self.e),
             lambda: self.learned(LearnedNearness(width, self.e)),
             lambda: HeldNearness(self.hold(width), self.hold(self.e)),
+            lambda: XPos(theta=100.0, scale=8.0, pairs=self.dice.choice(("adjacent", "halves"))),
+            lambda: self.learned(CoPE(1 + self.below(4), width)),
         ]
+        if self.d == self.c == 4:
+            makers += [lambda: Rotary(theta=100.0, fraction=0.5), lambda: AxialRotary(3, first=self.below(2))]
+        if self.d == self.c and self.d > 2:
+            makers += [
+                lambda: Rotary(theta=100.0, scaling=NTKScaling(3.0)),
+                lambda: Rotary(100.0, "halves", YarnScaling(4.0, 64, fast=4.0, whole=self.dice.random() < 0.5)),
+            ]
         if isinstance(score, InnerProduct) and self.e == width:
             makers += [lambda: self.learned(RelativeVectors(relation, width))] * 3
         return self.pick(*makers)
@@ -541,6 +573,8 @@ class Maker:
             lambda: Strided(1 + self.below(4)),
             lambda: Prefix(self.below(7)),
             lambda: Global(self.below(4)),
+            lambda: Global((self.below(4), self.below(9))),
+            lambda: PerHead((Causal(), Window(1 + self.below(4)), Full())),
             lambda: Random(1 + self.below(3), self.below(5)),
             lambda: Block(1 + self.below(4), self.pick(Causal, lambda: Window(2), lambda: Random(2))),
             lambda: Padding(self.whole(self.sentences(), below=self.n_k + 2)),
@@ -567,10 +601,19 @@ class Maker:
         positive = isinstance(score, Feature)  # what is divided by its sum had better be
         plain = [Softmax, ReLU, Sigmoid, Sparsemax, Hard, Softplus]
         plain += [lambda: self.learned(LearnedTemperature()), lambda: HeldTemperature(self.hold())]
-        plain += [AcrossQueries]
+        plain += [
+            AcrossQueries,
+            SoftmaxPlusOne,
+            StickBreaking,
+            lambda: Entmax(self.dice.choice((1.25, 1.5, 1.5, 1.75))),
+        ]
+        plain += [lambda: self.learned(SinkSoftmax(self.heads))] * 2
+        plain += [lambda: self.learned(TalkingHeads(self.heads, self.pick(Softmax, Sparsemax, Sigmoid)))]
+        plain += [lambda: self.learned(MultiToken(self.heads, 1 + self.below(3), self.dice.choice((1, 3))))]
+        plain += [lambda: self.learned(Differential(3))] if self.heads % 2 == 0 else []
         plain += [Proportional] * 12 if positive else [Softmax] * 3
         normaliser = self.pick(*plain)
-        if isinstance(normaliser, AcrossQueries):
+        if isinstance(normaliser, AcrossQueries | TalkingHeads | MultiToken | Differential):
             return normaliser
         if self.dice.random() < 0.25:
             normaliser = TopK(1 + self.below(4), normaliser)

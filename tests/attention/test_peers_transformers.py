@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,21 +19,27 @@ from regard.attention import (
     Dot,
     Edges,
     GatedDelta,
+    GivenScale,
     Global,
     KVCache,
     LogBuckets,
     MultiHeadAttention,
+    NTKScaling,
     Padding,
     Pattern,
     Recipe,
     RelativeBias,
     Rotary,
+    RotaryScaling,
+    SinkSoftmax,
+    SoftCap,
     Unnormalised,
     Window,
+    YarnScaling,
     attend,
     steps,
 )
-from tests.narrowing import assert_is_instance
+from tests.narrowing import assert_is_instance, not_none
 
 transformers = pytest.importorskip("transformers")
 
@@ -449,3 +456,182 @@ def test_the_gated_delta_rule_is_that_of_qwen3_next(tokens, monkeypatch):
     with torch.no_grad():
         assert_close(layer(x), wanted, rtol=0, atol=1e-5)
     assert len(called) == 1
+
+
+# --- layers of 2025: sinks, normed heads, soft cap, windows, gated outputs ---
+
+
+MODEL, HEADS, GROUPS, WIDTH, TOKENS = 24, 4, 2, 8, 13
+SIZES: dict[str, Any] = {
+    "hidden_size": MODEL,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": GROUPS,
+    "head_dim": WIDTH,
+}
+SIZES |= {"num_hidden_layers": 2, "max_position_embeddings": 64, "attn_implementation": "eager"}
+
+
+def copy_attention(theirs: nn.Module, ours: MultiHeadAttention, *, norm_shift: float = 0.0) -> None:
+    """Their projections and norms in our layer; some of theirs multiply by 1 + weight."""
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
+    with torch.no_grad():
+        for mine, name in names.items():
+            for part, weight in theirs.get_submodule(name).named_parameters():
+                ours.get_parameter(f"{mine}.{part}").copy_(weight)
+        for mine, name in {"query_norm": "q_norm", "key_norm": "k_norm"}.items():
+            if hasattr(theirs, name):
+                ours.get_parameter(f"{mine}.weight").copy_(theirs.get_parameter(f"{name}.weight") + norm_shift)
+
+
+def assert_layer_agrees(theirs: nn.Module, ours: MultiHeadAttention, cos_sin: tuple[Tensor, Tensor]) -> None:
+    """The same output and gradient, at once and token by token."""
+    x = drawn(2, TOKENS, MODEL)
+    visible = ours.recipe.pattern.sees(
+        torch.zeros(1), torch.zeros(1), torch.arange(TOKENS)[:, None], torch.arange(TOKENS)
+    )
+    mask = torch.zeros(1, 1, TOKENS, TOKENS, dtype=torch.float64).masked_fill(~visible, torch.finfo(torch.float64).min)
+    want, _ = theirs(x, position_embeddings=cos_sin, attention_mask=mask)
+    got = ours(x)
+    assert_close(got, want, **FLOAT32)
+    assert_close(gradients(got, x), gradients(want, x), rtol=1e-5, atol=1e-4)
+    cache, parts = KVCache(), []
+    for piece in x.split([5, 1, 1, 6], 1):
+        part, cache = ours.extend(piece, cache)
+        parts.append(part)
+    assert_close(torch.cat(parts, 1), got)
+
+
+def places(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[1])[None]
+
+
+no_bias = partial(nn.Linear, bias=False)
+
+
+@pytest.mark.parametrize("layer", [0, 1], ids=["sliding", "full"])
+def test_a_layer_of_gpt_oss(layer):
+    from transformers.models.gpt_oss import modeling_gpt_oss as there
+
+    yarn = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 8.0, "beta_fast": 4.0, "beta_slow": 1.0}
+    yarn |= {"truncate": False, "original_max_position_embeddings": 32}
+    config = transformers.GptOssConfig(**SIZES, sliding_window=5, rope_parameters=yarn)
+    theirs = with_large_weights(there.GptOssAttention(config, layer))
+    scaling = YarnScaling(factor=8.0, length=32, slow=1.0, fast=4.0, whole=False)
+    recipe = Recipe(
+        position=Rotary(150_000.0, "halves", scaling),
+        pattern=Causal() & Window(5) if layer == 0 else Causal(),
+        normaliser=SinkSoftmax.of(theirs.get_parameter("sinks").detach()),
+    )
+    assert not_none(config.layer_types)[layer] == ("sliding_attention", "full_attention")[layer]
+    ours = MultiHeadAttention(MODEL, heads=HEADS, groups=GROUPS, head=WIDTH, recipe=recipe).double()
+    copy_attention(theirs, ours)
+    x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
+    assert_layer_agrees(theirs, ours, there.GptOssRotaryEmbedding(config)(x, places(x)))
+
+
+def test_a_layer_of_qwen3_norms_its_heads_before_they_are_rotated():
+    from transformers.models.qwen3 import modeling_qwen3 as there
+
+    config = transformers.Qwen3Config(**SIZES, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
+    theirs = with_large_weights(there.Qwen3Attention(config, 0))
+    recipe = Recipe(position=Rotary(10_000.0, "halves"), pattern=Causal())
+    norm = partial(nn.RMSNorm, eps=config.rms_norm_eps)
+    ours = MultiHeadAttention(
+        MODEL, heads=HEADS, groups=GROUPS, head=WIDTH, recipe=recipe, projection=no_bias, head_norm=norm
+    ).double()
+    copy_attention(theirs, ours)
+    x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
+    assert_layer_agrees(theirs, ours, there.Qwen3RotaryEmbedding(config)(x, places(x)))
+
+
+@pytest.mark.parametrize("layer", [0, 5], ids=["sliding", "full"])
+def test_a_layer_of_gemma_3(layer):
+    """Five layers with a window to one without, each kind with a theta of its own, and a scale of its own."""
+    from transformers.models.gemma3 import modeling_gemma3 as there
+
+    six: dict[str, Any] = SIZES | {"num_hidden_layers": 6}
+    config = transformers.Gemma3TextConfig(**six, sliding_window=4, query_pre_attn_scalar=17)
+    kind = not_none(config.layer_types)[layer]
+    assert kind == ("full_attention" if layer == 5 else "sliding_attention")
+    theirs = with_large_weights(there.Gemma3Attention(config, layer))
+    theta = not_none(config.rope_parameters)[kind]["rope_theta"]
+    recipe = Recipe(
+        score=GivenScale(17**-0.5),
+        position=Rotary(theta, "halves"),
+        pattern=Causal() & Window(4) if layer == 0 else Causal(),
+    )
+    norm = partial(nn.RMSNorm, eps=config.rms_norm_eps)
+    ours = MultiHeadAttention(
+        MODEL, heads=HEADS, groups=GROUPS, head=WIDTH, recipe=recipe, projection=no_bias, head_norm=norm
+    ).double()
+    copy_attention(theirs, ours, norm_shift=1.0)
+    x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
+    assert_layer_agrees(theirs, ours, there.Gemma3RotaryEmbedding(config)(x, places(x), kind))
+
+
+def test_a_layer_of_gemma_2_caps_its_scores():
+    from transformers.models.gemma2 import modeling_gemma2 as there
+
+    config = transformers.Gemma2Config(**SIZES, sliding_window=4, query_pre_attn_scalar=8, attn_logit_softcapping=1.5)
+    theirs = with_large_weights(there.Gemma2Attention(config, 1))
+    recipe = Recipe(score=SoftCap(1.5), position=Rotary(10_000.0, "halves"), pattern=Causal())
+    ours = MultiHeadAttention(MODEL, heads=HEADS, groups=GROUPS, head=WIDTH, recipe=recipe, projection=no_bias).double()
+    copy_attention(theirs, ours)
+    x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
+    assert_layer_agrees(theirs, ours, there.Gemma2RotaryEmbedding(config)(x, places(x)))
+
+
+def test_a_full_layer_of_qwen3_next_gates_its_output():
+    """A quarter of the features is rotated, heads are normed, and σ(W x) gates what they give."""
+    from transformers.models.qwen3_next import modeling_qwen3_next as there
+
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25}
+    config = transformers.Qwen3NextConfig(**SIZES, rope_parameters=rope)
+    theirs = with_large_weights(there.Qwen3NextAttention(config, 0))
+    ours = MultiHeadAttention(
+        MODEL,
+        heads=HEADS,
+        groups=GROUPS,
+        head=WIDTH,
+        recipe=Recipe(position=Rotary(10_000.0, "halves", fraction=0.25), pattern=Causal()),
+        projection=no_bias,
+        head_norm=partial(nn.RMSNorm, eps=config.rms_norm_eps),
+        output_gate=no_bias,
+    ).double()
+    # their queries and gates are rows of one matrix, head by head
+    query, gate = rearrange(theirs.q_proj.weight.detach(), "(h two d) m -> two (h d) m", h=HEADS, two=2)
+    theirs_query, theirs.q_proj = theirs.q_proj, nn.Linear(MODEL, HEADS * WIDTH, bias=False).double()
+    with torch.no_grad():
+        theirs.q_proj.weight.copy_(query)
+        copy_attention(theirs, ours, norm_shift=1.0)
+        ours.get_parameter("output_gate.weight").copy_(gate)
+    theirs.q_proj = theirs_query
+    x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
+    assert_layer_agrees(theirs, ours, there.Qwen3NextRotaryEmbedding(config)(x, places(x)))
+
+
+@pytest.mark.parametrize("factor", [2.0, 4.0, 32.0])
+def test_scaled_frequencies_are_those_of_transformers(factor):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    d, length, theta = 64, 2048, 10_000.0
+    sizes: dict[str, Any] = {"hidden_size": d, "num_attention_heads": 1, "max_position_embeddings": length}
+    frequency = theta ** -(torch.arange(0, d, 2, dtype=torch.float64) / d)
+    rope = {"rope_theta": theta, "factor": factor, "original_max_position_embeddings": length}
+    extra = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}
+    ours = {
+        "linear": RotaryScaling(factor, length=1),
+        "llama3": RotaryScaling(factor, length=length),
+        "yarn": YarnScaling(factor, length=length),
+    }
+    for kind, scaling in ours.items():
+        parameters = rope | {"rope_type": kind} | extra.get(kind, {})
+        config = LlamaConfig(**sizes, rope_parameters=parameters)
+        want, magnitude = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+        assert_close(scaling.scale(frequency).float(), want, rtol=1e-5, atol=1e-8)
+        assert magnitude == pytest.approx(scaling.magnitude)
+    # "dynamic" is NTK by how much longer the text is than those of the training
+    config = LlamaConfig(**sizes, rope_parameters=rope | {"rope_type": "dynamic"})
+    want, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, "cpu", seq_len=2 * length)
+    assert_close(NTKScaling(2 * factor - (factor - 1)).scale(frequency).float(), want, rtol=1e-5, atol=1e-8)

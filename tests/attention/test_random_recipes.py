@@ -107,7 +107,7 @@ def test_where_there_is_nothing_nothing_comes_out(seed):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @seeds(few=range(50), many=range(50, 2000))
 def test_half_precision_is_as_good_as_the_plain_formula(seed, dtype):
-    """Error at most twice that of the formula in the same dtype, both against float64, and a rounding of the output.
+    """Error at most twice that of the formula in the same dtype, both against float64, and two roundings of the output.
     Where the formula itself loses its digits, as by a sum of weights near 0, nothing is required."""
     given, exact = random_case(seed, dtype), random_case(seed, rounded=dtype)
     if given.draws or given.jumps:  # another key is another answer, not a rounding error
@@ -115,7 +115,7 @@ def test_half_precision_is_as_good_as_the_plain_formula(seed, dtype):
     truth, plain = (together(x, naive.attention(x)) for x in (exact, given))
     errors = [((rough - right).norm(), right.norm()) for right, rough in zip(truth, plain, strict=True)]
     eps = torch.finfo(dtype).eps
-    allowed = [2 * error + eps * size if error < 16 * eps * size else torch.inf for error, size in errors]
+    allowed = [2 * (error + eps * size) if error < 16 * eps * size else torch.inf for error, size in errors]
     for backend in ("reference", *FAST):
         if (out := run(given, backend)) is not None:
             both = list(zip(together(given, out), truth, allowed, strict=True))

@@ -191,3 +191,13 @@ class MultiToken(nn.Module, Normaliser):
 
     def for_training(self):
         return with_then(self, MultiToken(self.heads, self.queries, self.keys, self.then.for_training()))
+
+
+@dataclass(frozen=True, eq=False)
+class GivenWeights(Normaliser):
+    """Weights that are known already, of the keys that are still visible."""
+
+    given: Float[Tensor, "b h i j"]
+
+    def weigh(self, scores, visible):
+        return torch.where(visible, self.given, 0.0)

@@ -119,6 +119,8 @@ class MultiHeadAttention(nn.Module):
         memory: the width of what is attended to, if it is not `model`.
         projection: makes each of the four projections; `no_projection` makes none.
         head_norm: makes the norm of each head's queries, and that of its keys (QK-norm; Henry et al. 2020).
+        output_norm: norms the heads' outputs side by side, e.g. `HeadNorm` (differential attention).
+        output_gate: makes W of the gate σ(W x), by which these are multiplied (Qwen3-Next; Qiu et al. 2025).
         compress: mixes keys and values before they are attended to.
         backend: which backend runs it, by name, whatever the input. Default: the best for each input; see `explain`.
 
@@ -143,6 +145,8 @@ class MultiHeadAttention(nn.Module):
         memory: int | None = None,
         projection: Callable[[int, int], nn.Module] = nn.Linear,
         head_norm: Callable[[int], nn.Module] | None = None,
+        output_norm: nn.Module | None = None,
+        output_gate: Callable[[int, int], nn.Module] | None = None,
         compress: Linformer | None = None,
         backend: str | None = None,
     ):
@@ -166,6 +170,8 @@ class MultiHeadAttention(nn.Module):
         self.key, self.value = (projection(memory or model, groups * head) for _ in range(2))
         self.output = projection(heads * head, model)
         self.query_norm, self.key_norm = (None if head_norm is None else head_norm(head) for _ in range(2))
+        self.output_norm = output_norm
+        self.output_gate = None if output_gate is None else output_gate(model, heads * head)
         self.compress, self.core = compress, AttentionCore()
         self.gate = GateProjection(recipe.gate, model, heads=heads, head=head) if recipe.gate.values else None
 
@@ -210,7 +216,7 @@ class MultiHeadAttention(nn.Module):
             heads = cache.attend(self, q, k, v, recipe)
         else:
             heads = self.core(q, k, v, recipe, **context.token_positions, backend=self.backend)
-        return context.unpad(concatenate_heads(heads))
+        return self.gate_heads(x, context.unpad(concatenate_heads(heads)))
 
     def cross_heads(self, x: Tensor, keys_values: tuple[Tensor, Tensor], context: Context, first: int = 0) -> Tensor:
         """The same for keys and values that are known already; the queries' indices begin at the first."""
@@ -219,7 +225,12 @@ class MultiHeadAttention(nn.Module):
         positions = {"q_positions": context.positions} if context.segments is None else context.token_positions
         recipe = self.effective_recipe(context)
         heads = self.core(q, *keys_values, recipe, q_index=first, **positions, backend=self.backend)
-        return context.unpad(concatenate_heads(heads))
+        return self.gate_heads(x, context.unpad(concatenate_heads(heads)))
+
+    def gate_heads(self, x: Tensor, heads: Tensor) -> Tensor:
+        """The heads' outputs side by side, normed and gated where the layer does so."""
+        heads = heads if self.output_norm is None else self.output_norm(heads)
+        return heads if self.output_gate is None else heads * self.output_gate(x).sigmoid()
 
     def look(
         self,

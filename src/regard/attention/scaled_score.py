@@ -104,3 +104,8 @@ class SoftCap(Score):
 
     def for_heads(self, heads):
         return replace(self, score=self.score.for_heads(heads))
+
+
+def is_scaled_product(score: Score) -> bool:
+    """Is it q · k, but for a scale and a cap?"""
+    return isinstance(score.score if isinstance(score, SoftCap) else score, ScaledDot | GivenScale)

@@ -1,5 +1,6 @@
 """Sparse patterns that are not the same along every diagonal: prefix, global, random, and blocks of tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -75,10 +76,10 @@ class Global(Pattern):
                 [1, 1, 1]])
     """
 
-    tokens: int | tuple[int, ...]
+    tokens: int | Sequence[int]
 
     def __post_init__(self):
-        if isinstance(self.tokens, list | tuple):
+        if isinstance(self.tokens, Sequence):
             for token in self.tokens:
                 require_int(self, token, 0, "each of tokens")
             object.__setattr__(self, "tokens", tuple(sorted(set(self.tokens))))
@@ -120,7 +121,7 @@ class PerHead(Pattern):
                  [0, 0, 1]]])
     """
 
-    patterns: tuple[Pattern, ...]
+    patterns: Sequence[Pattern]
 
     def __post_init__(self):
         if not self.patterns or not all(isinstance(pattern, Pattern) for pattern in self.patterns):

@@ -56,7 +56,7 @@ def to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
         >>> theirs(x, x, x)[0].allclose(ours(x), atol=1e-6)
         True
     """
-    plain = layer.recipe == Recipe() and layer.query_norm is None
+    plain = layer.recipe == Recipe() and layer.query_norm is None and layer.output_norm is layer.output_gate is None
     if not plain or layer.compress is not None or layer.groups != layer.heads:
         raise ValueError(f"torch's layer knows plain scaled dot-product attention alone, not {layer.recipe}")
     parts = [part for part in (layer.query, layer.key, layer.value, layer.output) if isinstance(part, nn.Linear)]

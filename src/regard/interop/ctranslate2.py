@@ -372,8 +372,11 @@ print(target.decode([target.token_to_id(token) for token in best]))
 
 
 def head_norm_objections(layers: Iterable[nn.Module]) -> list[str]:
-    """Of queries and keys: there they are root mean squares, and of self-attention alone."""
+    """Of queries and keys: there they are root mean squares, and of self-attention alone; outputs are neither normed
+    nor gated."""
     parts = attentions_of(layers)
+    if any(part.output_norm is not None or part.output_gate is not None for each in parts.values() for part in each):
+        return ["the outputs of the heads are normed or gated, and there they are not"]
     norms = [part.query_norm for each in parts.values() for part in each if part.query_norm is not None]
     if norms and "cross-attention" in parts:
         return [f"the queries and keys of cross-attention are normed by {norms[0]}, and there they are not"]

@@ -69,7 +69,7 @@ Examples:
 # fields that Transformers alone can use
 STACK_FIELDS = (
     *("heads", "groups", "head", "norm", "norm_type", "norm_eps", "qk_norm", "feed_forward_type", "activation", "bias"),
-    *("attention_dropout", "embedding_scale", "shared_positions"),
+    *("output_gate", "attention_dropout", "embedding_scale", "shared_positions"),
 )
 # what these may be
 STACK_CHOICES: Choices = {
@@ -113,6 +113,7 @@ class TextModelConfig(ConfigBase):
     norm_type: str = "layer"
     norm_eps: float = 1e-5
     qk_norm: bool = False
+    output_gate: bool = False
     feed_forward_type: str = "plain"
     activation: str = "relu"
     bias: bool = True
@@ -540,6 +541,7 @@ def make_stack_config(config: EncoderConfig | LanguageModelConfig | ModelConfig)
         norm_type=config.norm_type,
         norm_eps=config.norm_eps,
         qk_norm=config.qk_norm,
+        output_gate=config.output_gate,
         feed_forward_type=config.feed_forward_type,
         activation=config.activation,
         bias=config.bias,

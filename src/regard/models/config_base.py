@@ -131,6 +131,7 @@ class ConfigBase(SettingsTable, ABC):
         norm_type: layer norm (layer) or RMS norm (rms).
         norm_eps: ε of the norms.
         qk_norm: each head's queries and keys are normed as well, before they are rotated.
+        output_gate: the heads' outputs are multiplied by a gate σ(W x).
         feed_forward_type: plain, W₂ φ(W₁ x), or gated, W₂ (φ(V x) ⊙ W₁ x): SwiGLU with silu, GEGLU with gelu.
         activation: of the feed-forward layers: relu, gelu, gelu_tanh or silu, or a function of your own.
         bias: whether the linear layers have one.

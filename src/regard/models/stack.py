@@ -40,6 +40,7 @@ class StackConfig:
     norm_type: str = "layer"
     norm_eps: float = 1e-5
     qk_norm: bool = False
+    output_gate: bool = False
     feed_forward_type: str = "plain"
     activation: str = "relu"
     bias: bool = True
@@ -100,6 +101,7 @@ class StackConfig:
             dropout=self.attention_dropout,
             projection=self.projection,
             head_norm=self.make_norm if self.qk_norm else None,
+            output_gate=self.projection if self.output_gate else None,
         )
         for part in (layer.query, layer.key, layer.value):
             init_xavier(part, 2**-0.5)  # as if the three were one matrix

@@ -10,11 +10,11 @@ from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.attention import Hard, MultiHeadAttention, NoGate, Recipe, ScaledDot, Score, SiteName
+from regard.attention import Hard, MultiHeadAttention, NoGate, Recipe, SiteName
 from regard.attention.backends import linear, reference
-from regard.attention.normaliser import Normaliser
+from regard.attention.head_mixing import GivenWeights
 from regard.attention.positions import IndexGrid, Positions
-from regard.attention.scaled_score import GivenScale, SoftCap
+from regard.attention.scaled_score import is_scaled_product
 from regard.attention.softmax_variants import SinkSoftmax, SoftmaxPlusOne
 from regard.attention.stats import HiddenKeys, KeyRuns, QueryBand, StatsCall, key_runs, slices
 from regard.attention.text_positions import with_score_positions
@@ -178,21 +178,6 @@ class RecomputationCheck:
 
     def __str__(self) -> str:
         return f"|A·V - layer output| ≤ {self.error:.1e} ({'within' if self.holds else 'beyond'} {self.tolerance:.0e})"
-
-
-@dataclass(frozen=True, eq=False)
-class GivenWeights(Normaliser):
-    """Weights that are known already, of the keys that are still visible."""
-
-    given: Float[Tensor, "b h i j"]
-
-    def weigh(self, scores, visible):
-        return torch.where(visible, self.given, 0.0)
-
-
-def is_scaled_product(score: Score) -> bool:
-    """Is it q · k, but for a scale and a cap?"""
-    return isinstance(score.score if isinstance(score, SoftCap) else score, ScaledDot | GivenScale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,10 +402,8 @@ class AttentionSite:
         recipe = self.recipe_after_rotation(dtype)
         queries = (rows + self.query_offset).tolist()
         one = range(head, head + 1)
-        normaliser = (
-            GivenWeights(self.joint_weights(head, rows, sentences, dtype)) if self.is_joint else recipe.normaliser
-        )
-        normaliser = self.edits.wrap_normaliser(normaliser.for_heads(one), head, queries)
+        own = GivenWeights(self.joint_weights(head, rows, sentences, dtype)) if self.is_joint else recipe.normaliser
+        normaliser = self.edits.wrap_normaliser(own.for_heads(one), head, queries)
         recipe = replace(recipe, score=recipe.score.for_heads(one), normaliser=normaliser)
         return reference.steps(recipe, q.index_select(2, rows), k, v, cells)
 

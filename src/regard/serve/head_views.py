@@ -15,12 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from regard.attention.scaled_score import GivenScale, SoftCap
+from regard.attention.scaled_score import GivenScale, SoftCap, is_scaled_product
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, InnerProduct, ScaledDot, Score
 from regard.models.rnn_seq2seq import PrecomputedAdditive
 from regard.see.edits import refuse_index
 from regard.see.plots.recipe_views import one_line_repr
-from regard.see.sites import AttentionSite, is_scaled_product
+from regard.see.sites import AttentionSite
 from regard.serve.encoding import Floats, RequestError
 
 STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")
