@@ -170,9 +170,8 @@ class MultiHeadAttention(nn.Module):
         self.key, self.value = (projection(memory or model, groups * head) for _ in range(2))
         self.output = projection(heads * head, model)
         self.query_norm, self.key_norm = (None if head_norm is None else head_norm(head) for _ in range(2))
-        self.output_norm = output_norm
         self.output_gate = None if output_gate is None else output_gate(model, heads * head)
-        self.compress, self.core = compress, AttentionCore()
+        self.compress, self.output_norm, self.core = compress, output_norm, AttentionCore()
         self.gate = GateProjection(recipe.gate, model, heads=heads, head=head) if recipe.gate.values else None
 
     def forward(
