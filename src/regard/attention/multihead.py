@@ -163,9 +163,8 @@ class MultiHeadAttention(nn.Module):
         if backend is not None and backend not in BACKENDS:
             raise ValueError(f"no backend is called {backend!r}; there are {', '.join(BACKENDS)}")
         head = model // heads if head is None else head
-        self.backend = backend
         self.heads, self.groups, self.recipe, self.learned = heads, groups, recipe, recipe.learned()
-        self.dropout = AttentionDropout(dropout).rate
+        self.backend, self.dropout = backend, AttentionDropout(dropout).rate
         self.query = projection(model, heads * head)
         self.key, self.value = (projection(memory or model, groups * head) for _ in range(2))
         self.output = projection(heads * head, model)
@@ -221,9 +220,8 @@ class MultiHeadAttention(nn.Module):
         """The same for keys and values that are known already; the queries' indices begin at the first."""
         (q,) = context.pad(*project_all(x, (self.query,), fused=context.fused))
         q = self.norm_queries(split_heads(q, self.heads))
-        positions = {"q_positions": context.positions} if context.segments is None else context.token_positions
-        recipe = self.effective_recipe(context)
-        heads = self.core(q, *keys_values, recipe, q_index=first, **positions, backend=self.backend)
+        how = {"q_positions": context.positions} if context.segments is None else context.token_positions
+        heads = self.core(q, *keys_values, self.effective_recipe(context), q_index=first, **how, backend=self.backend)
         return self.gate_heads(x, context.unpad(concatenate_heads(heads)))
 
     def gate_heads(self, x: Tensor, heads: Tensor) -> Tensor:
