@@ -1,11 +1,11 @@
-"""Exports: a trained translator in CTranslate2 and in onnxruntime, beside our own search: the same tokens, and seconds.
+"""Exports: a trained translator in CTranslate2, onnxruntime and transformers, beside our own search: tokens, seconds.
 
     python benchmarks/export.py RUN [--sentences 500]
 
 RUN is a trained translator, such as `regard train recipes/world.toml --out RUN` makes. Each export is proved
-as `regard export` does it, on so many validation sentences, greedily and with a beam of 4. Then all three search the
+as `regard export` does it, on so many validation sentences, greedily and with a beam of 4. Then all of them search the
 same sentences with a beam of 4, in turns; the seconds are those of the processor, the least of all rounds, by one
-thread.
+thread. The Hugging Face folder is imported again, and must be the same weights, bit by bit.
 """
 
 import argparse
@@ -19,9 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from machine import write
+from regard.interop import import_model
 from regard.interop.ctranslate2 import CTranslate2Translation
 from regard.interop.export_format import translation_limit
 from regard.interop.exporter import export, gather_inputs
+from regard.interop.huggingface.exporting import TransformersTranslation
 from regard.interop.onnx import OnnxTransformer
 from regard.interop.proof import Engine, TranslationEngine
 from regard.tasks.registry import task_of_run
@@ -41,6 +43,12 @@ def least_seconds(engines: dict[str, Engine], ids: Any, limit: int) -> dict[str,
     return found
 
 
+def same_weights(one: Translator, other: Translator) -> bool:
+    """To the bit, by the same names."""
+    weights, others = dict(one.model.named_parameters()), dict(other.model.named_parameters())
+    return weights.keys() == others.keys() and all(torch.equal(x, others[name]) for name, x in weights.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
@@ -51,13 +59,16 @@ def main() -> None:
     inputs = gather_inputs(task, translator, None, None, count=given.sentences)
     limit, rows = translation_limit(translator, inputs), list[dict[str, Any]]()
     with TemporaryDirectory() as folder:
-        places = {"ctranslate2": Path(folder) / "ctranslate2", "onnx": Path(folder) / "onnx"}
+        places = {name: Path(folder) / name for name in ("ctranslate2", "onnx", "hf")}
         proofs = {name: export(given.run, name, out, count=given.sentences) for name, out in places.items()}
         engines: dict[str, Engine] = {
             "regard": TranslationEngine(translator.model),
             "ctranslate2": CTranslate2Translation.load(places["ctranslate2"], translator, "float32"),
             "onnx": TranslationEngine(OnnxTransformer.load(places["onnx"])),
+            "hf": TransformersTranslation.load(places["hf"], translator),
         }
+        again = Translator.load(import_model(places["hf"], Path(folder) / "again"))
+        same = same_weights(translator, again)
         seconds = least_seconds(engines, inputs.ids, limit)
     for name, proof in proofs.items():
         checks = {check.name: check.to_json() for check in proof.checks}
@@ -67,6 +78,7 @@ def main() -> None:
             "ratio": seconds["regard"] / seconds[name],
         }
         rows.append({"engine": name, "precision": "float32", **times, "versions": proof.versions, "checks": checks})
+        rows[-1] |= {"imported_again_bit_identical": same} if name == "hf" else {}
     table = Table("engine", "sentences", "identical, beam 4", "largest difference", "seconds", "ours / theirs")
     for row in rows:
         check = row["checks"]["beam 4"]

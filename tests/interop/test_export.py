@@ -5,24 +5,36 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tokenizers as library
 import torch
+from tokenizers import decoders, models, pre_tokenizers
 from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
 from regard.data.tokenizers.base import EOS, UNK, ByteTokenizer, CharTokenizer, WordTokenizer
 from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.pretrained import PretrainedTokenizer, TokenizersEngine
 from regard.data.tokenizers.subwords import SubwordTokenizer
-from regard.interop import ctranslate2, export, exporter, publish
-from regard.interop.export_format import export_tokenizer, prompt_opening, special_names, token_names, words_first
-from regard.interop.proof import PROOF, Check, TranslationEngine, compare_engines, compare_outputs
+from regard.interop import ctranslate2, export, exporter, import_model, publish
+from regard.interop.export_format import (
+    encode_text,
+    export_tokenizer,
+    prompt_opening,
+    special_names,
+    token_names,
+    words_first,
+)
+from regard.interop.proof import PROOF, Check, ProofInputs, TranslationEngine, compare_engines, compare_outputs
 from regard.tasks.translation.task import Translator
 
+from .checkpoints import CHECKPOINTS, SENTENCES
 from .exports import HALVES, LEARNED, LLAMA, SOURCE, generator, proof_inputs, translator
 
 ROOT = Path(__file__).parent.parent.parent
@@ -97,7 +109,64 @@ def test_a_prompt_begins_as_the_language_model_learnt_it(kind):
     assert found.decode([one for one in found.encode("a cat").ids if one > UNK]) == "a cat"
 
 
+def foreign_engine(kind: str) -> library.Tokenizer:
+    """A tokenizer of another toolkit, whose special tokens lie about."""
+    pieces = ["\u2581the", "\u2581cat", "<end>", "\u2581", "c", "a", "<unk>", "t", "h", "e", "<fill>"]
+    if kind == "unigram":
+        made = library.Tokenizer(models.Unigram([(piece, -1.0 - n) for n, piece in enumerate(pieces)], unk_id=6))
+    elif kind == "words":
+        made = library.Tokenizer(models.WordLevel({piece: n for n, piece in enumerate(pieces)}, unk_token="<unk>"))
+    else:
+        merges = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("c", "a")]
+        pieces += ["th", "the", "ca"]
+        vocabulary = {piece: n for n, piece in enumerate(pieces)}
+        made = library.Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    made.add_special_tokens(["<end>", "<unk>", "<fill>", "<fr>"])
+    return made
+
+
+@pytest.mark.parametrize("kind", ["unigram", "words", "bpe"])
+def test_a_tokenizer_of_another_toolkit_is_exported_with_our_ids(kind):
+    own = foreign_engine(kind)
+    size = own.get_vocab_size() + 2
+    fill, end, unknown, tag = (own.get_vocab()[piece] for piece in ("<fill>", "<end>", "<unk>", "<fr>"))
+    made = PretrainedTokenizer(TokenizersEngine(own.to_str()), size, (fill, fill, end, unknown))
+    made = replace(made, first_ids=(made.from_foreign[tag],))
+    found = library.Tokenizer.from_str(export_tokenizer(made, before=made.first_ids, after=[EOS]).to_str())
+    for text in ("the cat", "catthe a <end> hat", "never <fr> \u2603"):
+        assert found.encode(text).ids == [*made.encode(text), EOS], text
+        ids = made.encode(text)[1:]
+        assert found.decode(ids) == made.engine.decode([made.to_foreign[one] for one in ids], skip_special=False)
+    assert found.encode("the").tokens[0] == "<fr>"
+    names = token_names(made)
+    assert len({*names}) == len(names) == size + 1  # what starts a text is a token of its own here
+
+
+def test_a_model_of_sentencepiece_has_no_tokenizer_json():
+    made = PretrainedTokenizer(TokenizersEngine(foreign_engine("words").to_str()), 14, (None, None, 2, 6))
+    other = SimpleNamespace(name="sentencepiece", piece=made.engine.piece)
+    with pytest.raises(ValueError, match="is a model of SentencePiece, which has no tokenizer"):
+        export_tokenizer(replace(made, engine=other))  # type: ignore[arg-type]
+
+
 # --- CTranslate2 ---
+
+
+@pytest.mark.parametrize("name", ["Marian", "M2M100", "GPT-2", "Llama, tied"])
+def test_an_imported_model_gives_its_tokens_in_ctranslate2(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(ctranslate2, "CONTINUATION", 7)
+    CHECKPOINTS[name].save(tmp_path / "hf")
+    tags = {"source_language": "eng_Latn", "target_language": "fra_Latn"} if name == "M2M100" else {}
+    made: Any = regard.load(import_model(tmp_path / "hf", tmp_path / "run", **tags), device="cpu").task_model
+    (tmp_path / "out").mkdir()
+    inputs = ProofInputs(tuple(encode_text(made, text) for text in SENTENCES), "texts", tuple(SENTENCES))
+    format = exporter.find_format("ctranslate2")
+    for check in exporter.write_and_prove(format, made, tmp_path / "out", inputs, "float32"):
+        assert (check.failure(), check.identical) == (None, 4)
+        assert check.largest_difference < 2e-5
+    if name == "M2M100":
+        assert "target_prefix=[['fra_Latn']])[0].hypotheses[0][1:]" in format.usage(made, "out")
 
 
 MODELS = {
@@ -136,6 +205,10 @@ OBJECTIONS = {
     "sparsemax": (lambda: translator(cross='normaliser = "Sparsemax()"'), "Sparsemax() of cross-attention"),
     "cosine": (lambda: translator(decoder='score = "Cosine()"'), "the score Cosine"),
     "alibi": (lambda: generator(recipe='position = "Alibi(heads=3)"'), "the position Alibi(heads=3)"),
+    "scaled rotary": (
+        lambda: generator(recipe='position = "Rotary(scaling=RotaryScaling(factor=8.0))"'),
+        "scaling=RotaryScaling(factor=8.0, length=8192, slow=1.0, fast=4.0)) of self-attention is none",
+    ),
     "rotary across": (lambda: translator(model=24, cross=HALVES), "the position Rotary"),
     "normed heads": (lambda: translator(norm_type="rms", qk_norm=True), "of cross-attention are normed by RMSNorm"),
 }

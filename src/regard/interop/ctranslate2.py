@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.attention import MultiHeadAttention, Rotary, ScaledDot
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK
+from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.decode.quantize import objections as prepare_objections
 from regard.decode.quantize import prepare
 from regard.interop.export_format import (
@@ -262,13 +263,18 @@ class CTranslate2Generation(Engine):
 
     generator: Any  # a ctranslate2.Generator
     names: Sequence[str]
+    never: int = PAD  # an id that is never generated
+    suppressed: Ids = ()
 
     @staticmethod
     def load(folder: Path, generator: TextGenerator, precision: str) -> "CTranslate2Generation":
         import ctranslate2
 
         loaded = ctranslate2.Generator(str(folder), compute_type=precision, intra_threads=torch.get_num_threads())
-        return CTranslate2Generation(loaded, token_names(generator.tokenizer))
+        found = CTranslate2Generation(loaded, token_names(generator.tokenizer))
+        if isinstance(generator.tokenizer, PretrainedTokenizer):  # whose padding may be a token, and whose BOS is none
+            return replace(found, never=BOS, suppressed=(PAD,))
+        return found
 
     def search(self, inputs, beam, max_length):
         found = self.generator.generate_batch(
@@ -277,7 +283,8 @@ class CTranslate2Generation(Engine):
             length_penalty=0,
             min_length=0,
             max_length=max_length,
-            end_token=self.names[PAD],  # which is never generated: no token ends a text
+            end_token=self.names[self.never],  # so that no token ends a text
+            suppress_sequences=[[self.names[one]] for one in self.suppressed],
             include_prompt_in_result=False,
             max_batch_size=MAX_BATCH,
             return_scores=True,
@@ -359,6 +366,8 @@ tokens = tokenizer.encode({text}).tokens
 found = model.generate_batch([tokens], max_length=30, sampling_topk=1)
 print(tokenizer.decode(found[0].sequences_ids[0], skip_special_tokens=False))
 """
+        tag = [token_names(task_model.target)[one] for one in task_model.target.first_ids]
+        prefix, rest = (f", target_prefix=[{tag!r}]", f"[{len(tag)}:]") if tag else ("", "")
         return f"""{imports}import ctranslate2
 from tokenizers import Tokenizer
 
@@ -366,7 +375,7 @@ model = ctranslate2.Translator({folder!r})
 source = Tokenizer.from_file({f"{folder}/source_tokenizer.json"!r})
 target = Tokenizer.from_file({f"{folder}/target_tokenizer.json"!r})
 tokens = source.encode({text}).tokens
-best = model.translate_batch([tokens], beam_size=4)[0].hypotheses[0]
+best = model.translate_batch([tokens], beam_size=4{prefix})[0].hypotheses[0]{rest}
 print(target.decode([target.token_to_id(token) for token in best]))
 """
 

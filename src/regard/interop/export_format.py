@@ -26,6 +26,7 @@ from regard.attention import (
     Sinusoidal,
     Softmax,
 )
+from regard.attention.position import QueryKeyPosition
 from regard.data.tokenizers.base import (
     BOS,
     EOS,
@@ -54,6 +55,7 @@ from regard.tasks.translation.task import Translator
 INNER_PRODUCTS = (ScaledDot, Dot)
 SPECIAL_NAMES = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 NEVER = -1e9  # the score of a special token of a unigram model, which any other spelling exceeds
+NO_TEXT = "\0"
 FORMS = {
     "NFC": normalizers.NFC,
     "NFD": normalizers.NFD,
@@ -221,10 +223,11 @@ def renumber_tokens(described: dict[str, Any], tokenizer: PretrainedTokenizer, *
     ours = {piece: tokenizer.from_foreign[one] for piece, one in vocabulary.items()}
     if listed:
         scores, names = dict(map(tuple, model["vocab"])), token_names(tokenizer)
-        by_id = {one: piece for piece, one in ours.items()}
-        pieces = [by_id.get(one, names[one]) for one in range(max(by_id) + 1)]
+        by_id = {ours[piece]: piece for piece in scores}
+        # what is no piece of the model is spelt as no text is; the least score is what unknown signs are scored by
+        pieces = [by_id.get(one, f"{names[one]}{NO_TEXT}") for one in range(max(ours.values()) + 1)]
         model |= {
-            "vocab": [[piece, scores.get(piece, NEVER)] for piece in pieces],
+            "vocab": [[piece, scores.get(piece, min(scores.values()))] for piece in pieces],
             "unk_id": None if model.get("unk_id") is None else tokenizer.from_foreign[model["unk_id"]],
         }
     else:
@@ -376,7 +379,7 @@ def stack_objections(
                 found.append(f"the gate {recipe.gate} of {place} is none of {engine}, which has none")
             if recipe.pattern != pattern:
                 found.append(f"the pattern {recipe.pattern} of {place} is none of {engine}, which has {pattern}")
-            strange = [one for one in recipe.query_key_positions if not (turns and isinstance(one, Rotary))]
+            strange = [one for one in recipe.query_key_positions if not (turns and is_plain_rotary(one))]
             found += [
                 f"the position {one} of {place} is none of {engine}" for one in (*strange, *recipe.score_positions)
             ]
@@ -385,6 +388,11 @@ def stack_objections(
         if len({one.recipe.query_key_positions for one in attentions}) > 1:
             found.append(f"the layers differ in their rotary positions, and those of {engine} do not")
     return list(dict.fromkeys(found))
+
+
+def is_plain_rotary(scheme: QueryKeyPosition) -> bool:
+    """All features of a head, without a scaling for longer texts."""
+    return isinstance(scheme, Rotary) and scheme == Rotary(theta=scheme.theta, pairs=scheme.pairs)
 
 
 def activation_name(layer: EncoderLayer | DecoderLayer) -> str:

@@ -408,7 +408,8 @@ class OnnxFormat(ExportFormat):
     def usage(self, task_model, folder):
         text, imports = quote_text(task_model)
         if isinstance(task_model, Translator):
-            return TRANSLATION.format(imports=imports, folder=folder, text=text)
+            start = f"[{', '.join(['BOS', *map(str, task_model.target.first_ids)])}]"
+            return TRANSLATION.format(imports=imports, folder=folder, text=text, start=start)
         if isinstance(task_model, TextGenerator):
             return GENERATION.format(imports=imports, folder=folder, text=text)
         return LABELS.format(imports=imports, folder=folder, text=text)
@@ -438,13 +439,14 @@ past = {{
     for one in decoder.get_inputs()
     if one.name.startswith("past.")
 }}
-written = [BOS]
-while written[-1] != EOS and len(written) < 100:  # greedy search
-    given = {{"tokens": np.array([written[-1:]]), "lengths": np.array([ids.shape[1]]), **past, **memory}}
+written, unread = [], {start}
+while EOS not in written and len(written) < 100:  # greedy search
+    given = {{"tokens": np.array([unread]), "lengths": np.array([ids.shape[1]]), **past, **memory}}
     logits, *present = decoder.run(None, given)
     past = dict(zip(past, present))
-    written.append(int(logits[0, -1].argmax()))
-print(target.decode(written[1:-1]))
+    unread = [int(logits[0, -1].argmax())]
+    written += unread
+print(target.decode(written[:-1]))
 """
 GENERATION = """{imports}import numpy as np
 import onnxruntime

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.attention import Rotary, Sinusoidal
+from regard.attention import Recipe, Rotary, Sinusoidal
 from regard.attention.position import PositionSum
 from regard.attention.serialize import format_part
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, Tokenizer
@@ -93,7 +93,7 @@ def config_values(model: ConfigBase) -> dict[str, str]:
         name: repr(value) for name, value in found.items() if name not in ("recipe", "encoder", "decoder", "cross")
     }
     for place, recipes in place_recipes(model).items():
-        for part in ("score", "position", "pattern", "normaliser"):
+        for part in (one.name for one in fields(Recipe)):
             written = (format_part(their_pairs(model, getattr(recipe, part))) for recipe in recipes)
             named[f"the {part} of {place}"] = " and ".join(dict.fromkeys(written))
     return named
