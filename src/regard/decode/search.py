@@ -34,7 +34,7 @@ def inference_mode(model: DecodableModel | nn.Module) -> Iterator[None]:
         held = [part for part in model.modules() if part.training or (others and part in EVAL_CALLERS)]
         for part in held:
             EVAL_CALLERS[part] = EVAL_CALLERS.get(part, 0) + 1
-            part.training = False
+            object.__setattr__(part, "training", False)  # torch's own, for weights, takes ten times as long
     try:
         # not torch.inference_mode: a tensor that the model caches now could never take part in training
         with torch.no_grad():
@@ -45,7 +45,7 @@ def inference_mode(model: DecodableModel | nn.Module) -> Iterator[None]:
                 EVAL_CALLERS[part] -= 1
                 if not EVAL_CALLERS[part]:
                     del EVAL_CALLERS[part]
-                    part.training = True
+                    object.__setattr__(part, "training", True)
 
 
 @dataclass(frozen=True)
