@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from regard.world import World
-from regard.world.french import starts_with_vowel
 from regard.world.lexicon import ADJECTIVES, NAMES, NOUNS, french_plural
+from regard.world.rendering import starts_with_vowel
 
 GENDER = {form: noun.fr_gender for noun in (*NOUNS, *NAMES) for form in noun.fr}
 BEFORE = {form for adjective in ADJECTIVES if adjective.precedes_noun for form in adjective.fr}

@@ -12,9 +12,6 @@ will: mangera); ne and pas both with not, du with both words it contracts, a com
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from regard.world.english import English, render_english
-from regard.world.french import render_french
-from regard.world.german import render_german
 from regard.world.grammar import (
     SHORTEST,
     AdjectivePhrase,
@@ -44,6 +41,7 @@ from regard.world.lexicon import (
     composition_split,
     distinguishing_languages,
 )
+from regard.world.rendering import English, render_english, render_french, render_german
 from regard.world.splitmix import SplitMix64
 
 LANGUAGES = ("fr", "de")
