@@ -13,10 +13,12 @@ from regard.attention.backends import block_sparse as backends_block_sparse
 from regard.attention.backends.block_sparse import BlockSparseTiles
 from regard.attention.batch_patterns import Documents, PackedSequences, Padding
 from regard.attention.functional import attend, explain, steps
+from regard.attention.normaliser import Normaliser, Softmax
 from regard.attention.pattern import Causal, Full, Pattern, Window
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Cosine
+from regard.attention.softmax_variants import SinkSoftmax
 from regard.attention.sparse_patterns import Block, Global, Random, Strided
 from regard.ops.dropout import mix_bits, shift_right
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
@@ -49,6 +51,7 @@ DROPPING = [
     "packed targets onto packed sources",
     "longformer",
 ]
+SINKING = ["causal window with padding", "longformer", "a sentence without a word"]
 
 
 def inputs(
@@ -66,8 +69,9 @@ def forward_and_backward(run, q: Tensor, k: Tensor, v: Tensor, upstream: Tensor)
     return [out, *torch.autograd.grad(out, given, upstream.to(out))]
 
 
-def defined(pattern: Pattern, start: int = 0):
-    return lambda q, k, v: attend(q, k, v, Recipe(pattern=pattern), q_index=start, backend="reference")
+def defined(pattern: Pattern, start: int = 0, normaliser: Normaliser = Softmax()):
+    recipe = Recipe(pattern=pattern, normaliser=normaliser)
+    return lambda q, k, v: attend(q, k, v, recipe, q_index=start, backend="reference")
 
 
 def defined_dropping(pattern: Pattern, start: int, rate: float, seed: Tensor):
@@ -144,6 +148,16 @@ def kernel_cases() -> dict[str, float]:
                 ours(pattern, start, SparseTileShapes(shape, other, shape), dropout=0.3, seed=seed), *given
             )
             differences[f"{name}, dropping"] = furthest(want, got)
+        if name in SINKING:
+            sink = SinkSoftmax.of(torch.randn(2, dtype=torch.double).requires_grad_())
+            want = forward_and_backward(defined(pattern, start, sink), *given)
+            tiled = ours(pattern, start, SparseTileShapes(shape, other, shape), sinks=sink.sinks)
+            differences[f"{name}, with sinks"] = furthest(want, forward_and_backward(tiled, *given))
+            of_sinks = [
+                torch.autograd.grad(run(*given[:3]), sink.sinks, given[3])[0]
+                for run in (defined(pattern, start, sink), tiled)
+            ]
+            differences[f"{name}, of sinks"] = furthest(of_sinks[:1], of_sinks[1:])
         if name == "a sentence without a word":
             assert all(not x[0].any() for x in got), "a row that sees nothing gives 0 and gradient 0"
     shape = SparseTileShape(16, 16, 4, 1)
@@ -168,7 +182,12 @@ def kernel_cases() -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "case", [*CASES, "gradcheck", "segment_reach", *(f"{name}, dropping" for name in (*DROPPING, "gradcheck"))]
+    "case",
+    [
+        *(*CASES, "gradcheck", "segment_reach"),
+        *(f"{name}, dropping" for name in (*DROPPING, "gradcheck")),
+        *(f"{name}, {what} sinks" for name in SINKING for what in ("with", "of")),
+    ],
 )
 def test_the_kernels_interpreted_agree_with_the_definition(case, interpreted):
     assert interpreted[case] < 1e-10

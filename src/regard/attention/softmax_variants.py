@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
-from regard.attention.normaliser import Normaliser, RowWise, Scores, Softmax, Visible, Wrapper
+from regard.attention.normaliser import AttentionDropout, Normaliser, RowWise, Scores, Softmax, Visible, Wrapper
 from regard.ops.dispatch import accumulation_dtype
 
 # --- sparse ---
@@ -176,6 +176,21 @@ class SinkSoftmax(nn.Module, RowWise):
 
     def for_heads(self, heads):
         return SinkSoftmax.of(self.sinks[heads.start : heads.stop])
+
+
+def split_sinks(
+    normaliser: Normaliser, device: torch.device | None = None
+) -> tuple[Normaliser, Float[Tensor, "#h"] | None]:
+    """The same without its sinks, and these: with z = log Σ exp(s), its output is that of softmax times σ(z - sink)."""
+    match normaliser:
+        case SoftmaxPlusOne():
+            return Softmax(), torch.zeros(1, device=device)
+        case SinkSoftmax():
+            return Softmax(), normaliser.sinks
+        case AttentionDropout():
+            then, sinks = split_sinks(normaliser.then, device)
+            return AttentionDropout(normaliser.rate, then), sinks
+    return normaliser, None
 
 
 def softmax_with_sink(scores: Scores, visible: Visible, sink: Tensor) -> Scores:

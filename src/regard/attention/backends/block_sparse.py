@@ -35,6 +35,7 @@ from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct, ScaledDot
 from regard.attention.serialize import leaves
+from regard.attention.softmax_variants import split_sinks
 
 SIZES = {64: 1.3, 128: 1.0}  # sizes of listed tiles to choose from, and what a cell costs at each
 CELLS_AT_ONCE = 2**22  # of masks, evaluated together
@@ -288,7 +289,11 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
     why = planning_objections() or [
         *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} adds to single scores, which it never materialises" for scheme in recipe.score_positions),
-        *([] if softmax_dropout(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
+        *(
+            []
+            if softmax_dropout(split_sinks(recipe.normaliser)[0]) is not None
+            else [f"{recipe.normaliser} is not softmax"]
+        ),
         *([] if positions.start is not None else ["its tiles need consecutive positions: pass q_index as a number"]),
         *state_objections(recipe.gate),
         *([] if q.device.type == "cuda" else ["its kernels run on a GPU"]),
@@ -307,7 +312,7 @@ def triton_objections() -> list[str]:
 
 
 def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
-    if needs_no_mask(recipe, positions):
+    if needs_no_mask(recipe, positions) and split_sinks(recipe.normaliser)[1] is None:
         return ["without a mask, torch's dense kernels are faster"]
     if min(q.shape[2], k.shape[2]) < SHORTEST:
         return [f"{q.shape[2]} queries and {k.shape[2]} keys are too few for tiles to pay"]
@@ -327,4 +332,5 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
         scale = q.shape[3] ** -0.5
     else:
         q, k = score.fold_q(q), score.fold_k(k)
-    return block_sparse_attention(q, k, v, tiles, scale=scale, dropout=softmax_dropout(recipe.normaliser) or 0.0)
+    softmax, sinks = split_sinks(recipe.normaliser, q.device)
+    return block_sparse_attention(q, k, v, tiles, scale=scale, dropout=softmax_dropout(softmax) or 0.0, sinks=sinks)

@@ -1,10 +1,11 @@
 """FlexAttention backend: patterns and biases are passed to torch as they are, with our block map, not its builder."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask, flex_attention
 
 from regard.attention.backends.reference import fold_query
 from regard.attention.backends.sdpa import needs_no_mask
@@ -18,8 +19,10 @@ from regard.attention.position import Bias
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import RelativeBias
-from regard.attention.score import InnerProduct
+from regard.attention.scaled_score import SoftCap
+from regard.attention.score import InnerProduct, Score
 from regard.attention.serialize import leaves
+from regard.attention.softmax_variants import split_sinks
 
 Columns = tuple[Tensor, Tensor, Tensor, Tensor]  # how many blocks of each row are mixed, which, how many full, which
 SIZE = 128
@@ -29,7 +32,7 @@ SHORTEST = 1024  # below this torch's dense kernels with a mask do as well, and 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     return planning_objections() or [
-        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
+        *([] if isinstance(uncapped(recipe), InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} is more than a bias" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
         *(
             f"{scheme} learns, and its gradient can be compiled only for numbers read by an index (RelativeBias)"
@@ -38,7 +41,7 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
             and type(scheme) is not RelativeBias
             and (torch.is_grad_enabled() or scheme is recipe.pattern)  # no mask may hold such, whatever is wanted
         ),
-        *([] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]),
+        *([] if split_sinks(recipe.normaliser)[0] == Softmax() else [f"{recipe.normaliser} is not softmax"]),
         *state_objections(recipe.gate),
         *([] if positions.start is not None else ["its block map needs consecutive positions"]),
         *(f"{p} is a search, which it cannot trace" for p in leaves(recipe.pattern) if isinstance(p, Edges)),
@@ -49,7 +52,18 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
 
 
 def is_narrow(recipe: Recipe, q: Tensor) -> bool:
-    return min(q.shape[-1], fold_query(recipe, q[:0]).shape[-1]) < NARROWEST
+    folded = fold_query(replace(recipe, score=uncapped(recipe)), q[:0])
+    return min(q.shape[-1], folded.shape[-1]) < NARROWEST
+
+
+def uncapped(recipe: Recipe) -> Score:
+    """The score below a soft cap, which is applied to each score by itself."""
+    return recipe.score.score if isinstance(recipe.score, SoftCap) else recipe.score
+
+
+def is_plain(recipe: Recipe) -> bool:
+    """Neither capped nor with sinks, so that torch's dense kernels could run it."""
+    return uncapped(recipe) is recipe.score and split_sinks(recipe.normaliser)[1] is None
 
 
 def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
@@ -57,12 +71,14 @@ def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> l
         return ["on the CPU it runs uncompiled and forms every score"]
     if min(q.shape[2], k.shape[2]) < SHORTEST:
         return [f"{q.shape[2]} queries and {k.shape[2]} keys are too few to compile for"]
-    return ["without a mask or bias, torch's dense kernels are faster"] if needs_no_mask(recipe, positions) else []
+    dense = needs_no_mask(recipe, positions) and is_plain(recipe)
+    return ["without a mask or bias, torch's dense kernels are faster"] if dense else []
 
 
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor:
-    assert isinstance(recipe.score, InnerProduct)  # or it objected
-    start = positions.start or 0
+    score, cap = uncapped(recipe), recipe.score.cap if isinstance(recipe.score, SoftCap) else None
+    assert isinstance(score, InnerProduct)  # or it objected
+    start, (_, sinks) = positions.start or 0, split_sinks(recipe.normaliser, q.device)
     if not torch.is_grad_enabled():  # on the CPU it refuses whatever could have a gradient, even if none is wanted
         q, k, v = q.detach(), k.detach(), v.detach()
 
@@ -70,6 +86,8 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
         return recipe.pattern.sees(b, h, i + start, j)
 
     def score_mod(score, b, h, i, j):
+        if cap is not None:
+            score = cap * torch.tanh(score / cap)
         for scheme in recipe.score_positions:
             assert isinstance(scheme, Bias)  # or it objected
             score = score + scheme.bias(b, h, i + start, j).to(score.dtype)
@@ -78,16 +96,23 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
     # fullgraph: if it cannot be compiled any more it raises, instead of running 40 times slower in silence
     run = flex_attention if q.device.type == "cpu" else torch.compile(flex_attention, fullgraph=True)
     out = run(
-        recipe.score.fold_q(q),
-        recipe.score.fold_k(k),
+        score.fold_q(q),
+        score.fold_k(k),
         v,
-        score_mod=score_mod if recipe.score_positions else None,
+        score_mod=score_mod if recipe.score_positions or cap is not None else None,
         block_mask=block_mask(recipe, q, k, start, mask_mod),
         scale=1.0,
         enable_gqa=q.shape[1] != k.shape[1],
+        return_aux=None if sinks is None else AuxRequest(lse=True),
     )
-    assert isinstance(out, Tensor)  # it returns a tuple only when more is requested
-    return out
+    if sinks is None:
+        assert isinstance(out, Tensor)  # it returns a tuple only when more is requested
+        return out
+    output, more = out
+    assert isinstance(more, AuxOutput)
+    assert more.lse is not None  # as requested
+    kept = torch.sigmoid(more.lse - sinks.to(more.lse)[:, None])  # what the sink leaves of each row
+    return output * kept[..., None].to(output.dtype)
 
 
 def block_mask(recipe: Recipe, q: Tensor, k: Tensor, start: int, mask_mod) -> BlockMask:

@@ -507,12 +507,14 @@ def block_sparse_attention(
     scale: float,
     dropout: float = 0.0,
     seed: Int[Tensor, ""] | None = None,
+    sinks: Float[Tensor, "#h"] | None = None,
     shapes: SparseTileShapes | None = None,
 ) -> Float[Tensor, "b h i e"]:
     """softmax(scale q kᵀ) v over the visible keys; 0 for a query that sees none.
 
     Args:
         dropout: the rate at which weights are dropped.
+        sinks: of each head, one more score in the denominator.
         seed: names which; on the device, so that a CUDA graph can draw it. Default: one from torch's generator.
     """
     if scale <= 0:
@@ -521,7 +523,7 @@ def block_sparse_attention(
     dropping = None
     if cut := min(round(dropout * LEVELS.value), LEVELS.value - 1):
         dropping = DropoutSeed(cut, torch.randint(2**63 - 1, (), device=q.device) if seed is None else seed)
-    out = BlockSparseFunction.apply(*map(contiguous_rows, (q, k, v)), tiles, scale, chosen, dropping)
+    out = BlockSparseFunction.apply(*map(contiguous_rows, (q, k, v)), tiles, scale, chosen, dropping, sinks)
     assert isinstance(out, Tensor)
     return out
 
@@ -573,6 +575,7 @@ class BlockSparseFunction(torch.autograd.Function):
         scale: float,
         shapes: SparseTileShapes,
         dropping: DropoutSeed | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         (batch, heads, n_q, _), n_k = q.shape, k.shape[2]
         out = torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty(batch, heads, n_q, v.shape[3])
@@ -580,7 +583,7 @@ class BlockSparseFunction(torch.autograd.Function):
         sums = torch.full(filled, torch.inf, dtype=accumulation_type(q), device=q.device)
         ctx.tiles, ctx.scale, ctx.shapes, ctx.dropping = tiles, scale, shapes, dropping
         # a batch's own data are saved as well, so that torch notices if they are written to before the backward
-        ctx.save_for_backward(q, k, v, out, sums, *tiles.data())
+        ctx.save_for_backward(q, k, v, out, sums, sinks, *tiles.data())
         if not out.numel() or not n_k:
             return out.zero_()
         shape = shapes.forward.fit(tiles, k, v, dropping=dropping)
@@ -594,16 +597,30 @@ class BlockSparseFunction(torch.autograd.Function):
         ]
         arguments += [*common_arguments(q, k, tiles, scale), dropping and dropping.seed]
         forward_kernel[blocks(n_q, shape) * batch * heads,](*arguments, **constants(q, v, tiles, shape, dropping))
+        if sinks is not None:  # one more score in each sum, which the backward pass then divides by
+            total = torch.logaddexp2(sums, sinks.to(sums)[:, None] / log(2))
+            kept = torch.where(sums == torch.inf, 0.0, (sums - total).exp2())[..., :n_q, None]
+            out.mul_(kept.to(out.dtype))
+            sums.copy_(total)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream: Tensor):  # type: ignore[override]
-        (q, k, v, out, sums, *_), tiles, scale, dropping = ctx.saved_tensors, ctx.tiles, ctx.scale, ctx.dropping
+        (q, k, v, out, sums, sinks, *_), tiles, scale, dropping = ctx.saved_tensors, ctx.tiles, ctx.scale, ctx.dropping
         (batch, heads, n_q, _), (groups, n_k) = q.shape, k.shape[1:3]
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         if not out.numel() or not n_k:
-            return dq.zero_(), dk.zero_(), dv.zero_(), None, None, None, None
+            return (
+                dq.zero_(),
+                dk.zero_(),
+                dv.zero_(),
+                None,
+                None,
+                None,
+                None,
+                None if sinks is None else torch.zeros_like(sinks),
+            )
         upstream, delta = contiguous_rows(upstream), torch.zeros_like(sums)
         shape = ctx.shapes.queries.fit(tiles, k, v, dropping=dropping)
         arguments: list[Any] = [
@@ -633,7 +650,12 @@ class BlockSparseFunction(torch.autograd.Function):
             dropping and dropping.seed,
         ]
         dkv_kernel[blocks(n_k, shape) * batch * groups,](*arguments, **constants(q, v, tiles, shape, dropping))
-        return dq, dk, dv, None, None, None, None
+        d_sinks = None
+        if sinks is not None:  # their values are 0: ∂L/∂sink = -Σ_i weight_i (ō_i · o_i)
+            weights = (sinks.to(sums)[:, None] / log(2) - sums).exp2()
+            d_sinks = -(weights * delta).sum((0, 2)).to(sinks.dtype)
+            d_sinks = d_sinks if len(sinks) > 1 else d_sinks.sum(0, keepdim=True)
+        return dq, dk, dv, None, None, None, None, d_sinks
 
 
 def blocks(tokens: int, shape: SparseTileShape) -> int:
