@@ -40,7 +40,7 @@ from regard.serve.model_store import ModelStore
 from regard.serve.security import BodyBudget
 from regard.serve.trace_cache import ENTRY_BYTES, ArrayCache, CachedTrace, TraceCache
 from regard.serve.workers import Workers
-from tests.see.untrained_models import CAT, recogniser, tagger
+from tests.see.untrained_models import CAT, image_classifier, tagger
 from tests.serve.client import TOKEN, assert_sentence, client_of, example, learners, post_trace, site_path, visitor
 
 ROOT = Path(__file__).parents[2]
@@ -631,7 +631,7 @@ def picture_of(side: int) -> str:
 @pytest.mark.parametrize(("side", "status"), [(8192, 400), (1024, 200)])
 def test_eight_large_pictures_at_once_take_the_memory_of_few(machine, side, status):
     """Of 8,192 × 8,192 pixels, eight took 10.3 GB; of 1,024 × 1,024, each is 3 MB in the open, several times."""
-    with client_of(ModelStore.from_models({"picture": recogniser()})) as client, ThreadPoolExecutor(8) as people:
+    with client_of(ModelStore.from_models({"picture": image_classifier()})) as client, ThreadPoolExecutor(8) as people:
         picture = picture_of(side)
         with costs(machine, mib=200, seconds=30):
             sent = [{"picture": picture, "text": "x", "edits": {"shut": []} if n else {}} for n in range(8)]

@@ -231,7 +231,7 @@ def written(tmp_path_factory):
 def test_a_description_that_is_not_of_these_weights_is_refused(written, tmp_path, trouble):
     folder = tmp_path / "hf"
     shutil.copytree(written, folder)
-    settings, words = folder / "regard" / "settings.toml", folder / "regard" / "words.json"
+    settings, words = folder / "regard" / "settings.toml", folder / "regard" / "tokenizer.json"
     match trouble:
         case "link":
             shutil.move(words, tmp_path / "elsewhere.json")

@@ -33,7 +33,7 @@ from regard.see.recorder import AttentionRecorder, apply_edits
 from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
 from tests.narrowing import assert_all_instances, assert_is_instance
 from tests.see.test_sites import assert_exact, assert_untouched
-from tests.see.untrained_models import CAT, LEARNERS, author, example_input, recogniser, tagger, translator
+from tests.see.untrained_models import CAT, LEARNERS, example_input, generator, image_classifier, tagger, translator
 
 LAYER = {"heads": 3, "recipe": Recipe(pattern=Causal())}
 
@@ -230,12 +230,12 @@ def test_words_are_swapped_before_they_are_read():
     assert trace.axes["source"].words == ("the", "white", "cat", "ate", "the", "cat")
     other = trace_model(one, "the white cat ate the cat", target="le chat")
     assert torch.equal(trace.predictions.logits, other.predictions.logits)
-    spelt = trace_model(author("characters"), "the  cat\nate", edits=Edits(swaps=(Swap(1, "dog"),)))
+    spelt = trace_model(generator("characters"), "the  cat\nate", edits=Edits(swaps=(Swap(1, "dog"),)))
     assert "".join(spelt.axes["text"].labels[1:]) == "the␣␣dog↵ate"
 
 
 def test_a_channel_can_be_switched_off(tmp_path):
-    learner = recogniser("cnn")
+    learner = image_classifier("cnn")
     cnn = assert_is_instance(learner.model, ChannelCNN)
     with torch.no_grad():
         for block in assert_all_instances(cnn.stages.values(), ConvolutionBlock):

@@ -34,13 +34,13 @@ from regard.see.plots.method_views import METHODS, method_view
 from regard.see.trace import Trace, trace_model
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import no_progress
-from tests.see.untrained_models import CAT, author, classifier, example_input, recogniser, tagger, translator
+from tests.see.untrained_models import CAT, classifier, example_input, generator, image_classifier, tagger, translator
 
 TARGET = "le chat noir a mangé la souris"
 MODELS = {
     "translator": lambda: translator(layers=2),
     "translator, norms after": lambda: translator(norm="post"),
-    "language model": author,
+    "language model": generator,
     "tagger": tagger,
     "classifier": classifier,
 }
@@ -285,7 +285,7 @@ def test_what_a_model_does_not_have_is_refused():
 
 
 def test_an_image_has_heads_and_no_tokens(tmp_path):
-    model = recogniser()
+    model = image_classifier()
     trace = trace_model(model, *example_input("picture", model, tmp_path)[:1])
     assert isinstance(ablate_heads(trace), HeadEffects)
     with pytest.raises(ValueError, match="embeds no tokens"):

@@ -16,7 +16,7 @@ from regard.tasks.tokenizers import group_into_words, token_id, token_label
 from regard.world import find_lecture_sentence
 from tests.narrowing import not_none
 from tests.see.test_sites import assert_untouched
-from tests.see.untrained_models import CAT, LEARNERS, author, example_input, rebuilder, recogniser, translator
+from tests.see.untrained_models import CAT, LEARNERS, example_input, generator, image_classifier, rebuilder, translator
 
 TASKS = {
     "translate": "translation",
@@ -107,7 +107,7 @@ def test_pictures_come_with_their_grid(traces):
 
 
 def test_a_cnn_shows_its_gates(tmp_path):
-    learner = recogniser("cnn")
+    learner = image_classifier("cnn")
     trace = trace_model(learner, example_input("picture", learner, tmp_path)[0])
     assert all(isinstance(site, GateSite) for site in trace.sites.values())
     with pytest.raises(ValueError, match=r"there is no site .*; there are none"):
@@ -197,7 +197,7 @@ def test_a_branch_goes_another_way():
 
 @pytest.mark.parametrize("text", ["words", "characters"])
 def test_a_language_model_writes_on_and_branches(text):
-    one = author(text)
+    one = generator(text)
     trace = trace_model(one, CAT, more=5)
     assert trace.output_text.startswith(CAT)
     prompt = len(trace_model(one, CAT).generated_ids())
@@ -216,7 +216,7 @@ def test_a_language_model_writes_on_and_branches(text):
 
 @pytest.mark.parametrize("text", ["words", "characters"])
 def test_the_beams_of_a_continuation_are_the_best_of_all(text):
-    one = author(text)
+    one = generator(text)
     prompt, greedy = len(trace_model(one, CAT).generated_ids()), trace_model(one, CAT, more=4)
     single = trace_model(one, CAT, more=4, beam=1)
     assert single.output_ids == greedy.output_ids
@@ -240,7 +240,7 @@ def test_the_beams_of_a_continuation_are_the_best_of_all(text):
 
 
 def test_a_beam_of_two_steps_is_found_by_trying_everything():
-    one = author()
+    one = generator()
     tree = trace_model(one, CAT, more=2, beam=one.tokenizer.size).beam_tree()  # so wide that nothing is lost
     first = trace_model(one, CAT)
     prompt = len(first.generated_ids())

@@ -65,7 +65,7 @@ def classifier() -> TextClassifier:
     return TextClassifier.from_examples([*settings.data.read("train").examples, LabelledText(CAT, "neutral")], settings)
 
 
-def author(text: str = "words", recipe: str = 'position = "Rotary()"') -> TextGenerator:
+def generator(text: str = "words", recipe: str = 'position = "Rotary()"') -> TextGenerator:
     model = LanguageModelConfig(kind="transformer", layers=1, model=12, heads=3, hidden=17, recipe=recipe)
     settings = LanguageModelingSettings(
         data=LanguageModelingData(sentences=97), text=TokenizerSettings(kind=text), model=model
@@ -73,7 +73,7 @@ def author(text: str = "words", recipe: str = 'position = "Rotary()"') -> TextGe
     return TextGenerator.from_examples([*settings.data.read("train", None).examples, f"{CAT}\n"], settings)
 
 
-def recogniser(kind: str = "vit", attention: str = "channel") -> ImageClassifier:
+def image_classifier(kind: str = "vit", attention: str = "channel") -> ImageClassifier:
     vit = VisionConfig(kind="vit", patch=8, layers=1, model=12, heads=3, hidden=17, pool="class")
     model = vit if kind == "vit" else VisionConfig(kind="cnn", width=8, blocks=1, attention=attention)
     settings = ImageClassificationSettings(data=ImageClassificationData(images=29), model=model)
@@ -107,8 +107,8 @@ LEARNERS: dict[str, Callable[[], PretrainedModel]] = {
     "translate": translator,
     "tag": tagger,
     "classify": classifier,
-    "write": author,
-    "picture": recogniser,
+    "write": generator,
+    "picture": image_classifier,
     "answer": answerer,
     "graph": labeller,
     "rebuild": rebuilder,

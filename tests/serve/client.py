@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from regard.serve.app import create_app
 from regard.serve.model_store import ModelStore
 from regard.tasks.pretrained import PretrainedModel
-from tests.see.untrained_models import CAT, LEARNERS, recogniser, translator
+from tests.see.untrained_models import CAT, LEARNERS, image_classifier, translator
 
 HERE = "http://127.0.0.1"
 TOKEN = "token-of-the-tests"
@@ -22,7 +22,7 @@ KINDS = [*LEARNERS, "bahdanau", "cnn"]
 def learners() -> dict[str, PretrainedModel]:
     return {name: make() for name, make in LEARNERS.items()} | {
         "bahdanau": translator("bahdanau"),
-        "cnn": recogniser("cnn"),
+        "cnn": image_classifier("cnn"),
     }
 
 

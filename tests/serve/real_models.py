@@ -14,7 +14,7 @@ from regard.models.safetensors_io import saveable_tensors
 from regard.see import AttentionSite, Trace, trace_model
 from regard.serve.model_store import MediaStore, ModelEntry, ModelStore
 from regard.tasks.pretrained import PretrainedModel
-from tests.see.untrained_models import CAT, author, recogniser, translator
+from tests.see.untrained_models import CAT, generator, image_classifier, translator
 
 from .client import learners
 
@@ -50,8 +50,8 @@ class House:
     def __init__(self, folder: Path):
         self.learners: dict[str, PretrainedModel] = learners() | {
             "pieces": translator(text="bpe"),
-            "letters": author(text="characters"),
-            "places": recogniser("cnn", attention="spatial"),
+            "letters": generator(text="characters"),
+            "places": image_classifier("cnn", attention="spatial"),
         }
         self.folder = folder / "kept"
         self.album = MediaStore()

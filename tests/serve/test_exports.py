@@ -32,7 +32,7 @@ from regard.serve.exports import (
 )
 from regard.serve.trace_cache import CachedTrace
 from tests.narrowing import assert_all_instances, not_none
-from tests.see.untrained_models import CAT, author, tagger, translator
+from tests.see.untrained_models import CAT, generator, tagger, translator
 
 from .client import KINDS, example, post_trace
 
@@ -170,7 +170,7 @@ class Distance(Score):
 
 
 def test_a_score_without_products_is_taken_along_like_any_other():
-    learner = author()
+    learner = generator()
     attention = next(part for part in learner.model.modules() if isinstance(part, MultiHeadAttention))
     attention.recipe = replace(attention.recipe, score=Distance())
     one = showing(learner)
@@ -218,7 +218,7 @@ def test_the_shown_views_come_with_all_they_need():
 
 
 def test_a_notebook_shows_it_in_a_frame():
-    one = author()
+    one = generator()
     shown = show(one, CAT)
     frame = shown._repr_html_()
     assert frame.startswith('<iframe srcdoc="&lt;!doctype html&gt;')

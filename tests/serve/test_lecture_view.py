@@ -15,7 +15,7 @@ from regard.attention.functional import steps
 from regard.see.trace import trace_model
 from regard.serve.playground import DEFAULTS, MAX_DIMENSIONS, MAX_KEYS, walk_through_example, walk_through_head
 from tests.see.test_sites import assert_untouched
-from tests.see.untrained_models import CAT, author, translator
+from tests.see.untrained_models import CAT, generator, translator
 
 
 def assert_near(found: list, wanted: Matrix | np.ndarray | torch.Tensor, atol: float = 1e-9) -> None:
@@ -219,7 +219,7 @@ def assert_made(found: dict, site, head: int, query: int) -> None:
 
 
 def test_of_turned_queries_the_making_is_shown_before_the_turn():
-    trace = trace_model(author(), CAT)  # rotary
+    trace = trace_model(generator(), CAT)  # rotary
     site, found = trace.site("blocks.0"), walk(trace, "blocks.0", 1, 3)
     assert found["made"]["turned"]
     assert_made(found["made"], site, 1, 3)
@@ -236,7 +236,7 @@ def test_of_turned_queries_the_making_is_shown_before_the_turn():
 
 
 def test_nothing_of_a_trace_stays_on_the_model():
-    learner = author()
+    learner = generator()
     with assert_untouched(learner.model):
         assert trace_model(learner, CAT).site("blocks.0").projections is not None
 

@@ -12,7 +12,7 @@ from regard.see import AttentionSite, Edits, HeadOff, trace_model
 from regard.see import recorder as layer_runs
 from regard.see.recorder import AttentionRecorder
 from regard.serve.model_store import ModelStore
-from tests.see.untrained_models import author, classifier
+from tests.see.untrained_models import classifier, generator
 
 from .client import assert_sentence, client_of, floats, octets, post_trace, site_path
 
@@ -51,7 +51,7 @@ with client_of(ModelStore.from_models({"long": windowed()})) as client:
 
 
 def windowed():
-    return author(recipe='position = "Rotary()"\npattern = "Causal() & Window(64)"')
+    return generator(recipe='position = "Rotary()"\npattern = "Causal() & Window(64)"')
 
 
 def test_sixteen_thousand_tokens_are_seen_in_seconds_and_little_memory():

@@ -117,7 +117,7 @@ def test_lines_of_files_are_sentences():
 
 def test_words_of_another_run_are_not_taken_for_its_own(tmp_path):
     rebuilder().save(tmp_path)
-    words = (tmp_path / "words.json").read_text(encoding="utf-8")
-    (tmp_path / "words.json").write_text(words.replace("the", "teh"), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"words\.json is not what the weights were trained with; put it back"):
+    words = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(words.replace("the", "teh"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not what the weights were trained with; put it back"):
         SentenceAutoencoder.load(tmp_path)

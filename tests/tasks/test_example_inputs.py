@@ -10,14 +10,14 @@ from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EXAMPLE_SENTENCE
 from regard.tasks.registry import get_task
 from regard.training.run_folder import read_example, save_example
-from tests.see.untrained_models import author, classifier, tagger, translator
+from tests.see.untrained_models import classifier, generator, tagger, translator
 
 
 def example_input(task_model: PretrainedModel) -> str:
     return get_task(task_model.settings.task).example_input(task_model).text
 
 
-@pytest.mark.parametrize("make", [translator, tagger, classifier, author])
+@pytest.mark.parametrize("make", [translator, tagger, classifier, generator])
 def test_a_model_of_another_corpus_is_shown_words_of_its_own(make):
     task_model = make()
     assert example_input(task_model) == EXAMPLE_SENTENCE
@@ -27,12 +27,12 @@ def test_a_model_of_another_corpus_is_shown_words_of_its_own(make):
     text = example_input(other)
     assert text != EXAMPLE_SENTENCE
     assert len(text.split()) == 6
-    tokenizer = task_model.parts["source" if make is translator else "words"]
+    tokenizer = task_model.parts["source" if make is translator else "tokenizer"]
     assert UNK not in tokenizer.encode(text)
 
 
 def test_a_model_that_spells_is_shown_letters():
-    task_model = author(text="characters")
+    task_model = generator(text="characters")
     other = replace(
         task_model, settings=replace(task_model.settings, data=replace(task_model.settings.data, corpus="files"))
     )

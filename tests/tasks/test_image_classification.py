@@ -143,11 +143,11 @@ def test_pictures_that_cannot_be_trained_on_are_named(tmp_path):
         read_image_files(["some-idx3-ubyte"], ImageClassificationData())
     with pytest.raises(ValueError, match="all 3 pictures are 'cat'"):
         ImageClassifier.from_examples([replace(one, label="cat") for one in some(3)], settings())
-    recogniser = ImageClassifier.from_examples(some(31), settings())
+    image_classifier = ImageClassifier.from_examples(some(31), settings())
     with pytest.raises(ValueError, match="scene 0: the label 'star' is not known; the known ones are circle"):
-        recogniser.job(some(31), [replace(some(1)[0], label="star")])
+        image_classifier.job(some(31), [replace(some(1)[0], label="star")])
     with pytest.raises(ValueError, match="not 32 x 32 as those to train on"):
-        recogniser.job(some(31), [replace(some(1)[0], pixels=torch.zeros(3, 8, 8, dtype=torch.uint8))])
+        image_classifier.job(some(31), [replace(some(1)[0], pixels=torch.zeros(3, 8, 8, dtype=torch.uint8))])
 
 
 # --- what happens to pictures ---
@@ -239,11 +239,11 @@ def test_a_picture_is_fitted_to_what_a_model_reads(tmp_path):
     assert preprocessor.fit(grey) is grey
     assert preprocessor.fit(coloured).tolist() == torch.full((1, 4, 6), 100).tolist()
     assert ImagePreprocessor(3, 4, 6, PixelScaling((0.5,) * 3, (1.0,) * 3)).fit(grey).unique().tolist() == [9]
-    preprocessor.save(tmp_path / "sight.json")
-    assert ImagePreprocessor.load(tmp_path / "sight.json") == preprocessor
-    (tmp_path / "sight.json").write_text('{"format": "regard sight 1", "rows": 4}')
-    with pytest.raises(ValueError, match=r"sight.json: damaged"):
-        ImagePreprocessor.load(tmp_path / "sight.json")
+    preprocessor.save(tmp_path / "preprocessor.json")
+    assert ImagePreprocessor.load(tmp_path / "preprocessor.json") == preprocessor
+    (tmp_path / "preprocessor.json").write_text('{"format": "regard sight 1", "rows": 4}')
+    with pytest.raises(ValueError, match=r"preprocessor.json: damaged"):
+        ImagePreprocessor.load(tmp_path / "preprocessor.json")
     with pytest.raises(ValueError, match="1 channel or 3"):
         ImagePreprocessor(2, 4, 6, PixelScaling((0.5,) * 2, (1.0,) * 2))
 
@@ -253,13 +253,13 @@ def test_a_picture_is_fitted_to_what_a_model_reads(tmp_path):
 
 @pytest.mark.parametrize("model", [VIT, replace(VIT, stem="convolution", pool="class"), CNN])
 def test_a_picture_is_judged_alone(model):
-    recogniser = ImageClassifier.from_examples(some(31), settings(model))
-    recogniser.model.eval()
+    image_classifier = ImageClassifier.from_examples(some(31), settings(model))
+    image_classifier.model.eval()
     pixels = [one.pixels for one in some(11)]
-    together = recogniser.probabilities(pixels)
+    together = image_classifier.probabilities(pixels)
     assert_close(together.sum(-1), torch.ones(11))
-    assert_close(together[3:4], recogniser.probabilities(pixels[3:4]))
-    assert recogniser.probabilities([]).shape == (0, 3)
+    assert_close(together[3:4], image_classifier.probabilities(pixels[3:4]))
+    assert image_classifier.probabilities([]).shape == (0, 3)
 
 
 def test_both_ways_is_the_mean_of_two():
@@ -280,19 +280,21 @@ def test_a_run_that_was_left_ends_with_the_same_bits(model, tmp_path):
 
 
 def test_a_model_is_kept_and_loaded_with_its_sight(tmp_path):
-    recogniser = ImageClassifier.from_examples(some(31), settings(CNN))
-    recogniser.model.eval()
-    recogniser.save(tmp_path / "run")
+    image_classifier = ImageClassifier.from_examples(some(31), settings(CNN))
+    image_classifier.model.eval()
+    image_classifier.save(tmp_path / "run")
     again = ImageClassifier.load(tmp_path / "run")
     pixels = [one.pixels for one in some(3)]
-    assert torch.equal(again.probabilities(pixels), recogniser.probabilities(pixels))
+    assert torch.equal(again.probabilities(pixels), image_classifier.probabilities(pixels))
     assert (again.preprocessor, again.labels, again.settings) == (
-        recogniser.preprocessor,
-        recogniser.labels,
-        recogniser.settings,
+        image_classifier.preprocessor,
+        image_classifier.labels,
+        image_classifier.settings,
     )
-    replace(recogniser.preprocessor, scale=PixelScaling((0.1,) * 3, (1.0,) * 3)).save(tmp_path / "run" / "sight.json")
-    with pytest.raises(ValueError, match=r"sight.json or labels.json is not what the weights were trained with"):
+    replace(image_classifier.preprocessor, scale=PixelScaling((0.1,) * 3, (1.0,) * 3)).save(
+        tmp_path / "run" / "preprocessor.json"
+    )
+    with pytest.raises(ValueError, match=r"preprocessor.json or labels.json is not what the weights were trained with"):
         ImageClassifier.load(tmp_path / "run")
 
 
@@ -312,11 +314,11 @@ def test_a_recipe_may_say_who_looks_at_whom():
 def test_shapes_in_colours_never_seen_are_learnt(tmp_path):
     world = ImageClassificationSettings.of_world()
     pictures, held_out = (world.data.read(split).examples for split in ("train", "test"))
-    recogniser = ImageClassifier.from_examples(pictures, world)
-    for _ in TrainingRun(recogniser.job(pictures, world.data.read("valid").examples), tmp_path).steps():
+    image_classifier = ImageClassifier.from_examples(pictures, world)
+    for _ in TrainingRun(image_classifier.job(pictures, world.data.read("valid").examples), tmp_path).steps():
         pass
-    chosen = recogniser.probabilities([one.pixels for one in held_out]).argmax(-1)
-    assert (chosen == recogniser.label_ids(held_out)).double().mean() > 0.98
+    chosen = image_classifier.probabilities([one.pixels for one in held_out]).argmax(-1)
+    assert (chosen == image_classifier.label_ids(held_out)).double().mean() > 0.98
 
 
 def test_draws_are_those_of_their_rows():

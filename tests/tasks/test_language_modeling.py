@@ -60,10 +60,10 @@ def settings_of(
     )
 
 
-def author_of(model: LanguageModelConfig = ATTENTIVE, text: str = "characters", **more) -> TextGenerator:
-    author = TextGenerator.from_examples(LINES, settings_of(model, text, **more))
-    author.model.eval()
-    return author
+def generator_of(model: LanguageModelConfig = ATTENTIVE, text: str = "characters", **more) -> TextGenerator:
+    generator = TextGenerator.from_examples(LINES, settings_of(model, text, **more))
+    generator.model.eval()
+    return generator
 
 
 # --- settings and text ---
@@ -128,16 +128,16 @@ def test_the_world_speaks_in_lines():
 
 
 def test_words_end_their_lines_and_letters_spell_theirs():
-    words = author_of(text="words")
+    words = generator_of(text="words")
     assert words.ids(["the cat\n", "\n"]).tolist() == [*words.tokenizer.encode("the cat"), EOS, EOS]
     assert words.encode_prompt("the cat\na") == (
         [EOS],
         [*words.tokenizer.encode("the cat"), EOS, *words.tokenizer.encode("a")],
     )
-    letters = author_of()
+    letters = generator_of()
     assert letters.tokenizer.decode(letters.ids(LINES).tolist()) == "".join(LINES)
     assert letters.encode_prompt("a\ncat") == (letters.tokenizer.encode("\n"), letters.tokenizer.encode("a\ncat"))
-    pieces = author_of(text="bpe")
+    pieces = generator_of(text="bpe")
     opening, ids = pieces.encode_prompt("the mat")
     assert pieces.tokenizer.decode(opening) == "\n"
     assert pieces.tokenizer.decode(opening + ids) == "\nthe mat"
@@ -233,8 +233,8 @@ def test_rdrop_by_hand():
 
 @pytest.mark.parametrize("rdrop", [0.0, 2.0])
 def test_the_gradient_does_not_depend_on_how_a_step_is_split(rdrop):
-    author = author_of(replace(LSTM, dropout=0.0, weight_dropout=0.0, word_dropout=0.0))
-    model, ids, grads = author.model.double().train(), author.ids(LINES), []
+    generator = generator_of(replace(LSTM, dropout=0.0, weight_dropout=0.0, word_dropout=0.0))
+    model, ids, grads = generator.model.double().train(), generator.ids(LINES), []
     for at_once in (6, 4, 1):
         model.zero_grad()
         for batch in BlockStream(LMBlocks(ids, 5, rows=6, micro_batch_rows=at_once, context_length=3, seed=2)).at(0, 1):
@@ -249,8 +249,8 @@ def test_the_gradient_does_not_depend_on_how_a_step_is_split(rdrop):
 
 @pytest.mark.parametrize("config", [LSTM, ATTENTIVE], ids=["lstm", "transformer"])
 def test_a_short_text_costs_what_its_scores_say(config):
-    author = author_of(config)
-    model, ids = author.model.double(), author.ids(LINES)[:13]
+    generator = generator_of(config)
+    model, ids = generator.model.double(), generator.ids(LINES)[:13]
     scores = model(torch.tensor([[BOS, *ids[:-1].tolist()]]))[0].log_softmax(-1)
     wanted = -scores.gather(-1, ids[:, None]).sum().item()
     for context in (SlidingWindows(13, 5), SlidingWindows(50, 50), RecurrentContext()):
@@ -259,37 +259,37 @@ def test_a_short_text_costs_what_its_scores_say(config):
 
 
 def test_running_in_pieces_is_running_at_once(monkeypatch):
-    author, together = author_of(LSTM), []
-    ids = author.ids(LINES)
+    generator, together = generator_of(LSTM), []
+    ids = generator.ids(LINES)
     for tokens in (4096, 7):
         monkeypatch.setattr(token_nll, "TOKENS", tokens)
-        nlls = list(RecurrentContext().token_nlls(author.model, ids))
+        nlls = list(RecurrentContext().token_nlls(generator.model, ids))
         assert torch.cat([some.tokens for some in nlls]).equal(ids)
         together.append(torch.cat([some.nats for some in nlls]))
     assert_close(*together)
-    rows = list(RecurrentContext(3).token_nlls(author.model, ids))
+    rows = list(RecurrentContext(3).token_nlls(generator.model, ids))
     assert sorted(torch.cat([some.tokens for some in rows]).tolist()) == sorted(ids.tolist())
 
 
 def test_company_changes_no_cost(monkeypatch):
-    author, together = author_of(), []
+    generator, together = generator_of(), []
     for tokens in (4096, 1):
         monkeypatch.setattr(token_nll, "TOKENS", tokens)
         together.append(
-            torch.cat([some.nats for some in SlidingWindows(11, 4).token_nlls(author.model, author.ids(LINES))])
+            torch.cat([some.nats for some in SlidingWindows(11, 4).token_nlls(generator.model, generator.ids(LINES))])
         )
     assert_close(*together)
 
 
 def test_the_context_is_stated():
-    assert author_of(LSTM).evaluation_context == RecurrentContext()
-    assert author_of().evaluation_context == SlidingWindows(7, 3)
-    assert "from the 5 to 7 before it" in author_of().evaluation_context.description
+    assert generator_of(LSTM).evaluation_context == RecurrentContext()
+    assert generator_of().evaluation_context == SlidingWindows(7, 3)
+    assert "from the 5 to 7 before it" in generator_of().evaluation_context.description
     assert "from all before it" in RecurrentContext().description
-    assert author_of(LSTM).validation_context(2500) == RecurrentContext(2)
-    assert author_of().validation_context(2500) == SlidingWindows(7, 7)
-    assert author_of(lead=4).evaluation_context == SlidingWindows(11, 5)
-    assert author_of(lead=4).validation_context(2500) == SlidingWindows(11, 7)
+    assert generator_of(LSTM).validation_context(2500) == RecurrentContext(2)
+    assert generator_of().validation_context(2500) == SlidingWindows(7, 7)
+    assert generator_of(lead=4).evaluation_context == SlidingWindows(11, 5)
+    assert generator_of(lead=4).validation_context(2500) == SlidingWindows(11, 7)
 
 
 # --- the cache ---
@@ -369,8 +369,8 @@ RUNS = {
 
 def fit(settings: LanguageModelingSettings, folder: Path) -> TrainingRun:
     is_described = (folder / "settings.toml").exists()
-    author = TextGenerator.from_description(folder) if is_described else TextGenerator.from_examples(LINES, settings)
-    return TrainingRun(author.job(LINES, LINES[:7]), folder)
+    generator = TextGenerator.from_description(folder) if is_described else TextGenerator.from_examples(LINES, settings)
+    return TrainingRun(generator.job(LINES, LINES[:7]), folder)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -387,21 +387,28 @@ def test_left_and_begun_again_it_ends_with_the_same_bytes(name, tmp_path):
     assert (straight / "model.safetensors").read_bytes() == (left / "model.safetensors").read_bytes()
 
 
-def test_a_saved_author_is_the_same_again(tmp_path):
-    author = author_of(LSTM)
-    author.save(tmp_path)
+def test_a_saved_generator_is_the_same_again(tmp_path):
+    generator = generator_of(LSTM)
+    generator.save(tmp_path)
     NeuralCache(5, 0.25, 0.1).save(tmp_path)
     again = TextGenerator.load(tmp_path)
     assert again.neural_cache == NeuralCache(5, 0.25, 0.1)
     ids = again.ids(LINES[:2])
     assert_close(
         total_nats(again.evaluation_context.token_nlls(again.model, ids)),
-        total_nats(author.evaluation_context.token_nlls(author.model, ids)),
+        total_nats(generator.evaluation_context.token_nlls(generator.model, ids)),
     )
-    assert isinstance(author.tokenizer, CharTokenizer)
-    replace(author.tokenizer, vocabulary=author.tokenizer.vocabulary[::-1]).save(tmp_path / "words.json")
-    with pytest.raises(ValueError, match=r"words.json is not what the weights were trained with"):
+    assert isinstance(generator.tokenizer, CharTokenizer)
+    replace(generator.tokenizer, vocabulary=generator.tokenizer.vocabulary[::-1]).save(tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match=r"tokenizer.json is not what the weights were trained with"):
         TextGenerator.load(tmp_path)
+
+
+def test_a_run_whose_parts_have_their_former_names_is_read(tmp_path):
+    generator = generator_of(LSTM)
+    generator.save(tmp_path)
+    (tmp_path / "tokenizer.json").rename(tmp_path / "words.json")
+    assert TextGenerator.load(tmp_path).tokenizer == generator.tokenizer
 
 
 @pytest.mark.parametrize("kind", ["elman", "gru", "lstm", "transformer"])
@@ -411,7 +418,7 @@ def test_a_rhyme_is_learnt_by_every_kind(kind, tmp_path):
     settings = settings_of(
         model, "words", steps=60, batch_size=70, learning_rate=0.03, validate_every=60, checkpoint_every=60
     )
-    author = TextGenerator.from_examples(lines, settings)
-    *_, last = TrainingRun(author.job(lines, lines[:9]), tmp_path).steps()
+    generator = TextGenerator.from_examples(lines, settings)
+    *_, last = TrainingRun(generator.job(lines, lines[:9]), tmp_path).steps()
     assert last.validation is not None
     assert last.validation["loss"] < 0.5

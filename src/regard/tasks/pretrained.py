@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from regard.training.config import TrainingJob
 
 T = TypeVar("T", bound=RunSettings)
+# files of parts as older runs call them
+FORMER_PARTS = {"tokenizer": "words", "characters": "letters", "preprocessor": "sight"}
 
 
 class SavedPart(Protocol):
@@ -80,7 +82,7 @@ class PretrainedModel(ABC):
         """What `describe` wrote, with new weights."""
         settings = load_settings(folder, cls.settings_type, own_parts)
         return cls.from_parts(
-            *(load(folder / f"{name}.json") for name, load in cls.part_files.values()), settings=settings
+            *(load(part_path(folder, name)) for name, load in cls.part_files.values()), settings=settings
         )
 
     @abstractmethod
@@ -138,9 +140,15 @@ class PretrainedModel(ABC):
             check_compatible(cls.from_description(folder, own_parts).model, weights)
 
 
+def part_path(folder: Path, name: str) -> Path:
+    """Where a part of a model is, in a run of an earlier version too."""
+    path, former = folder / f"{name}.json", folder / f"{FORMER_PARTS.get(name, name)}.json"
+    return former if former.exists() and not path.exists() else path
+
+
 def parts_checksum(folder: Path, names: Iterable[str]) -> str:
     """Of the parts: others of the same size would fit the weights, and mean something else."""
-    return hashlib.sha256(b"".join((folder / f"{name}.json").read_bytes() for name in names)).hexdigest()
+    return hashlib.sha256(b"".join(part_path(folder, name).read_bytes() for name in names)).hexdigest()
 
 
 def load_settings(folder: Path, kind: type[T], own_parts: OwnParts = OwnParts()) -> T:

@@ -100,7 +100,7 @@ class SentenceAutoencoder(PretrainedModel):
     """A model with the vocabulary in which it reads and writes."""
 
     settings_type = AutoencodingSettings
-    part_files: ClassVar = {"tokenizer": ("words", load_tokenizer)}
+    part_files: ClassVar = {"tokenizer": ("tokenizer", load_tokenizer)}
 
     model: Autoencoder
     tokenizer: Tokenizer

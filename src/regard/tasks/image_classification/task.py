@@ -192,7 +192,7 @@ class ImageClassifier(PretrainedModel):
     """A model with how it sees and the classes it knows."""
 
     settings_type = ImageClassificationSettings
-    part_files: ClassVar = {"preprocessor": ("sight", ImagePreprocessor.load), "labels": ("labels", Labels.load)}
+    part_files: ClassVar = {"preprocessor": ("preprocessor", ImagePreprocessor.load), "labels": ("labels", Labels.load)}
 
     model: VisionTransformer | ChannelCNN
     preprocessor: ImagePreprocessor

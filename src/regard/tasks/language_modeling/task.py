@@ -259,7 +259,7 @@ class TextGenerator(PretrainedModel):
     """A language model with the vocabulary it reads and writes, and a cache if one was chosen for it."""
 
     settings_type = LanguageModelingSettings
-    part_files: ClassVar = {"tokenizer": ("words", load_tokenizer)}
+    part_files: ClassVar = {"tokenizer": ("tokenizer", load_tokenizer)}
 
     model: LanguageModel
     tokenizer: Tokenizer

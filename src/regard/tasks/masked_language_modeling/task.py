@@ -196,7 +196,7 @@ class TextEncoder(PretrainedModel):
     """A masked language model with its vocabulary: it fills masks, and gives texts vectors."""
 
     settings_type = MaskedLMSettings
-    part_files: ClassVar = {"tokenizer": ("words", load_tokenizer)}
+    part_files: ClassVar = {"tokenizer": ("tokenizer", load_tokenizer)}
 
     model: MaskedLanguageModel
     tokenizer: Tokenizer

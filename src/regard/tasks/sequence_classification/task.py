@@ -199,7 +199,7 @@ class TextClassifier(PretrainedModel):
     """A model with the vocabulary it reads and the labels it knows."""
 
     settings_type = ClassificationSettings
-    part_files: ClassVar = {"tokenizer": ("words", load_tokenizer), "labels": ("labels", Labels.load)}
+    part_files: ClassVar = {"tokenizer": ("tokenizer", load_tokenizer), "labels": ("labels", Labels.load)}
 
     model: SequenceClassifier | BagOfWordsClassifier
     tokenizer: Tokenizer

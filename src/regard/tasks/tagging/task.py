@@ -230,9 +230,9 @@ class Tagger(PretrainedModel):
 
     settings_type = TaggingSettings
     part_files: ClassVar = {
-        "tokenizer": ("words", load_tokenizer),
+        "tokenizer": ("tokenizer", load_tokenizer),
         "labels": ("labels", Labels.load),
-        "characters": ("letters", load_tokenizer),
+        "characters": ("characters", load_tokenizer),
     }
 
     model: TaggingModel

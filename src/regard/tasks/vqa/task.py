@@ -270,8 +270,8 @@ class QuestionAnswerer(PretrainedModel):
 
     settings_type = VQASettings
     part_files: ClassVar = {
-        "preprocessor": ("sight", ImagePreprocessor.load),
-        "tokenizer": ("words", load_tokenizer),
+        "preprocessor": ("preprocessor", ImagePreprocessor.load),
+        "tokenizer": ("tokenizer", load_tokenizer),
         "labels": ("labels", Labels.load),
     }
 
