@@ -190,5 +190,5 @@ def test_labels_of_another_run_are_not_taken_for_its_own(tmp_path):
     one.save(tmp_path)
     labels = (tmp_path / "labels.json").read_text(encoding="utf-8")
     (tmp_path / "labels.json").write_text(labels.replace("NOUN", "NOON"), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"words\.json or labels\.json or letters\.json is not what the weights were"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json or labels\.json or characters\.json is not what"):
         Tagger.load(tmp_path)
