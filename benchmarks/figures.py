@@ -52,7 +52,9 @@ def table(chosen: tuple[str, ...] = ("",)) -> str:
             mutants["command"],
         ),
     ]
-    rows += translation_rows() + task_rows() + speed_rows() + kernel_rows() + page_rows() + startup_rows()
+    rows += (
+        translation_rows() + task_rows() + speed_rows() + export_rows() + kernel_rows() + page_rows() + startup_rows()
+    )
     cores = f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}"
     elsewhere = "translation, other real corpora (IMDB apart) and what names a GPU on an NVIDIA H200"
     lines = [f"| measured on {cores}; {elsewhere} | | command |", "| --- | --- | --- |"]
@@ -248,6 +250,25 @@ def speed_rows() -> list[tuple[str, str, str]]:
             f"{run['seconds']:.0f} seconds; {run['test']:.1f}",
             "python benchmarks/speedrun.py --data FOLDER --test",
         ),
+    ]
+
+
+def export_rows() -> list[tuple[str, str, str]]:
+    exported = result("export")
+    names = {"ctranslate2": "CTranslate2", "onnx": "onnxruntime", "hf": "transformers"}
+    checks = {names[row["engine"]]: row["checks"]["beam 4"] for row in exported["rows"]}
+    (again,) = (row["imported_again_bit_identical"] for row in exported["rows"] if row["engine"] == "hf")
+    same = ", ".join(
+        f"{one['identical']} of {one['sentences']} {name} (log-probabilities within {one['largest_difference']:.1e})"
+        for name, one in checks.items()
+    )
+    return [
+        (
+            "a translator exported, float32: sentences of beam 4 with identical tokens in the other engine; and what "
+            "comes back from Hugging Face",
+            f"{same}; weights {'bit-identical' if again else 'not the same'}",
+            exported["command"],
+        )
     ]
 
 

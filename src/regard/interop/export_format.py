@@ -198,8 +198,8 @@ def export_pretrained(
     """
     if not isinstance(tokenizer.engine, TokenizersEngine):
         raise ValueError(
-            "the tokenizer is a model of SentencePiece, which has no tokenizer.json; load the Hugging Face folder by "
-            "AutoTokenizer, save it by save_pretrained, and import that folder"
+            "the tokenizer is a model of SentencePiece, which has no tokenizer.json; exported are models that were "
+            "imported with a tokenizer.json"
         )
     described = json.loads(tokenizer.engine.model) | {"post_processor": None, "truncation": None, "padding": None}
     if not own_ids:
