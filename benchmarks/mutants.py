@@ -105,6 +105,7 @@ SUITES: dict[str, Stages] = {
     "cli/train": (files("cli", "own_parts"), files("cli", "dry_run")),
     "tasks/sequence_classification/hard_attention_loss": (files("tasks", "gradient_noise", "hard_attention_loss"),),
     "training/checkpoint": (files("training", "step", "loop", "run"), files("training", "resume")),
+    "training/distributed": (files("training", "distributed"),),
     "training/numerics": (files("training", "master_weights"), files("ops", "flat_adamw")),
     "training/run_folder": (files("training", "run_folder"), files("training", "loop", "resume")),
     "decode/": (

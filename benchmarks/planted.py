@@ -635,8 +635,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("step", "clips to half the norm asked for", "(clip / (norm + 1e-6))", "(clip / 2 / (norm + 1e-6))"),
         ("step", "a small gradient is enlarged to the clip",
          "(clip / (norm + 1e-6)).clamp(max=1.0)", "(clip / (norm + 1e-6))"),
-        ("step", "clips the summed gradient, not the mean", "gradient_norm(gradients_of(optimiser)) / (scale * tokens)",
-         "gradient_norm(gradients_of(optimiser)) / scale"),
+        ("step", "clips the summed gradient, not the mean", "norm = norm / (scale * tokens)", "norm = norm / scale"),
         ("step", "the norm of several matrices is the sum of theirs",
          "torch.linalg.vector_norm(torch.stack(norms))", "torch.stack(norms).sum()"),
         ("step", "gradients are not divided by the loss scale", "(scale * tokens / clip_factor).float()", "(tokens / clip_factor).float()"),
@@ -709,6 +708,16 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "training/cpu_parallel.py": [
         ("ThreadedBackward", "parts are not scaled", "torch.autograd.grad(summed * scale, self.weights", "torch.autograd.grad(summed, self.weights"),
+    ],
+    "training/distributed.py": [
+        ("DistributedStep", "the mean of the processes' gradients, not their sum", "DistributedLoss(module, float(group.size))", "DistributedLoss(module)"),
+        ("DistributedStep", "each divides by its own tokens", "tokens, norm = self.group.sum(tokens), ", "tokens, norm = tokens, "),
+        ("DistributedStep", "of local gradients each keeps its own", "            reduce_gradients(gradients)\n", "            pass\n"),
+        ("DistributedStep", "DDP rearranges its buckets in the first steps", "DDP_WARMUPS = 4", "DDP_WARMUPS = 0"),
+        ("ProcessGroup", "the same dropout on all", "combine_seeds(seed, self.rank) if self.rank else seed", "seed"),
+        ("SharedData", "tokens are counted once for each process", "0 if rank else tokens", "tokens"),
+        ("SharedData", "a row that is not its own counts twice", "float(rank < rows)", "1.0"),
+        ("FSDP", "the mean of the gradients", "            part.set_gradient_divide_factor(1.0)\n", ""),
     ],
     "training/numerics.py": [
         ("BF16Backward", "the copy's weights are never brought up to date", "            copy_all(copies, weights)\n", "            pass\n"),

@@ -135,7 +135,7 @@ def test_every_command_of_the_readme_and_the_guides_has_options_that_exist():
 def test_every_block_says_what_it_is(page):
     """A block of code without a language, or with one misspelt, would not be run by anyone."""
     for block in blocks(page.read_text()):
-        assert block.language in ("python", "bash", "toml", "json", "text"), f"{title(page)}:{block.line - 1}"
+        assert block.language in ("python", "bash", "toml", "json", "yaml", "text"), f"{title(page)}:{block.line - 1}"
         assert block.language == "python" or ">>> " not in block.code, f"{title(page)}:{block.line - 1}"
         assert block.language != "toml" or tomllib.loads(block.code), f"{title(page)}:{block.line - 1}"
 

@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -76,7 +76,8 @@ def save(folder: Path, trained: Replica, optimiser: torch.optim.Optimizer, progr
     if trained.group.is_main:
         write_checkpoint(folder, trained.model, optimiser, progress)
     else:
-        optimiser_tensors(optimiser)
+        for _ in gather_state(optimiser):
+            pass
 
 
 def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress | None:
@@ -154,12 +155,16 @@ def discard(path: Path) -> None:
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    state = optimiser.state_dict()["state"]
-    return {
-        f"{index}.{name}": gather_tensor(torch.as_tensor(value)).contiguous()
-        for index, values in state.items()
-        for name, value in values.items()
-    } or {"none": torch.zeros(1)}
+    return dict(gather_state(optimiser)) or {"none": torch.zeros(1)}
+
+
+def gather_state(optimiser: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """The optimiser's state by index and name; what processes share is gathered on the host, one tensor at a time."""
+    for index, values in optimiser.state_dict()["state"].items():
+        for name, value in values.items():
+            tensor = torch.as_tensor(value)
+            whole = gather_tensor(tensor)
+            yield f"{index}.{name}", (whole if whole is tensor else whole.cpu()).contiguous()
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:

@@ -109,7 +109,8 @@ def train(
             progress = resume_progress(progress, config, data)
         scale = float(progress.scaler.get("scale", FIRST_SCALE)) if config.precision == "float16" else 1.0
         loss_scale = LossScaleState.of(progress.skips, scale, device)
-        backward = make_step(module, data, loss, config, optimiser, group)
+        with use_deterministic(device) if config.deterministic else nullcontext():
+            backward = make_step(module, data, loss, config, optimiser, group)
         written, settled, pending = progress.step, True, deque[Report]()
         try:
             while progress.step < config.steps and not out_of_patience(progress, config):
