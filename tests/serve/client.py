@@ -4,11 +4,13 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
 import numpy as np
 from starlette.testclient import TestClient
 
+from regard.serve import server as serve_server
 from regard.serve.app import create_app
 from regard.serve.model_store import ModelStore
 from regard.tasks.pretrained import PretrainedModel
@@ -30,6 +32,18 @@ def learners() -> dict[str, PretrainedModel]:
 def client_of(store: ModelStore) -> Iterator[TestClient]:
     with visitor(create_app(store, token=TOKEN)) as client:
         yield client
+
+
+@contextmanager
+def served(store: ModelStore) -> Iterator[str]:
+    """The address of the page of a real server, which ends with the block."""
+    server = serve_server.create_server(create_app(store, token=TOKEN))
+    with serve_server.open_socket(0) as here:
+        thread = Thread(target=server.run, kwargs={"sockets": [here]})
+        thread.start()
+        yield serve_server.page_url(here, TOKEN)
+        server.should_exit = True
+        thread.join(timeout=120)
 
 
 def visitor(app: Any) -> TestClient:

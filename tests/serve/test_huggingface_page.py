@@ -5,7 +5,6 @@ import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,14 @@ import pytest
 import torch
 
 from regard.see import Trace, show, trace_model
-from regard.serve import server as serve_server
-from regard.serve.app import GET_ROUTES, POST_ROUTES, create_app
+from regard.serve.app import GET_ROUTES, POST_ROUTES
 from regard.serve.exports import MEDIA_TYPES
 from regard.serve.model_store import MediaStore, ModelStore
 from tests.interop.families import FAMILIES, pictures, sounds
 from tests.interop.folders import SENTENCE, save_folder
 
 from .browser_page import BrowserPage
-from .client import TOKEN, client_of, events, floats, octets, row_in, site_path
+from .client import client_of, events, floats, octets, row_in, served, site_path
 
 KINDS = ["BERT", "GPT-2", "Llama", "Gemma 2", "Gemma 3", "gpt-oss", "Marian", "T5", "ViT", "Whisper"]
 ALONE = {"/api/positions", "/api/patterns"}  # of no model
@@ -190,13 +188,8 @@ VIEWS = {
 
 @pytest.fixture(scope="module")
 def address(store) -> Iterator[str]:
-    server = serve_server.create_server(create_app(store, token=TOKEN))
-    with serve_server.open_socket(0) as here:
-        thread = Thread(target=server.run, kwargs={"sockets": [here]})
-        thread.start()
-        yield serve_server.page_url(here, TOKEN)
-        server.should_exit = True
-        thread.join(timeout=120)
+    with served(store) as where:
+        yield where
 
 
 def wait_painted(viewer: BrowserPage, view: str, frame: Any = None) -> None:

@@ -3,20 +3,17 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 
 from regard.see import show, trace_model
-from regard.serve import server as serve_server
-from regard.serve.app import create_app
 from regard.serve.model_store import ModelStore
 from tests.see.untrained_models import CAT
 
 from .browser_page import BrowserPage
-from .client import TOKEN
+from .client import served
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
@@ -38,13 +35,8 @@ CROSS = {"site": "decoder.0.cross", "head": "~1", "query": "~2", "key": "~3"}
 
 @pytest.fixture(scope="module")
 def address(models) -> Iterator[str]:
-    server = serve_server.create_server(create_app(ModelStore.from_models(models), token=TOKEN))
-    with serve_server.open_socket(0) as here:
-        thread = Thread(target=server.run, kwargs={"sockets": [here]})
-        thread.start()
-        yield serve_server.page_url(here, TOKEN)
-        server.should_exit = True
-        thread.join(timeout=120)
+    with served(ModelStore.from_models(models)) as where:
+        yield where
 
 
 class Open(BrowserPage):

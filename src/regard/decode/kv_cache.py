@@ -25,16 +25,10 @@ from regard.decode.batched_beam import move_rows
 from regard.decode.quantized_linear import ChunkedVocabLinear, OutputLinear
 from regard.decode.search import Ids
 from regard.decode.topk import TopKLogProbs, topk_logprobs_torch
+from regard.models import transformer_layers
 from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import (
-    DecoderLayer,
-    EncoderLayer,
-    KeysValues,
-    cross_keys_values,
-    decode_layers,
-    encode_layers,
-)
+from regard.models.transformer_layers import DecoderLayer, EncoderLayer, KeysValues
 
 Slots = tuple[Float[Tensor, "b g c d"], Float[Tensor, "b g c d"]]  # the keys, and the values
 FEW_BEAMS = 16  # whose matrix products take as long as one beam's
@@ -132,8 +126,8 @@ def encode_padded(
     """Each decoder layer's keys and values of the sources."""
     x = model.source_positions(model.embeddings.embed_source(ids), 0)
     context = Context(pattern=FloatMask(mask), tokens=tokens, captured=x.is_cuda)
-    states = encode_layers(model.encoder, model.encoder_norm, context.unpad(x), context)
-    return cross_keys_values(model.decoder, states, context)
+    states = transformer_layers.encode_layers(model.encoder, model.encoder_norm, context.unpad(x), context)
+    return transformer_layers.cross_keys_values(model.decoder, states, context)
 
 
 @dataclass(eq=False)
@@ -212,7 +206,7 @@ class TransformerBeams:
         across = replace(own, pattern=FloatMask(cache.source_mask), positions=at[None] if self.rotates_across else None)
         model, cells = self.model, [BeamSlots(past, rows, mask, at) for past in cache.past]
         x = model.embeddings.embed_target(own.unpad(tokens)) + self.embedding_positions.index_select(0, cache.at)
-        x = decode_layers(model.decoder, model.decoder_norm, x, cache.sources, own, across, cells)
+        x = transformer_layers.decode_layers(model.decoder, model.decoder_norm, x, cache.sources, own, across, cells)
         cache.at.add_(1)
         return model.embeddings.scale_output(x).flatten(0, 1)
 
