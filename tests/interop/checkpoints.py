@@ -180,3 +180,95 @@ def train_sentencepiece(folder: Path, texts: Sequence[str], name: str, size: int
 
 def write_json(path: Path, values: Any) -> None:
     path.write_text(json.dumps(values), encoding="utf-8")
+
+
+# --- GGUF ---
+
+GGUF_SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 64,
+}
+# their name of each weight of a layer, by transformers', and the type that it is quantised to
+GGUF_LAYER = {
+    "input_layernorm": ("attn_norm", "F32"),
+    "self_attn.q_proj": ("attn_q", "Q8_0"),
+    "self_attn.k_proj": ("attn_k", "Q4_1"),
+    "self_attn.v_proj": ("attn_v", "Q4_0"),
+    "self_attn.o_proj": ("attn_output", "Q5_1"),
+    "post_attention_layernorm": ("ffn_norm", "F32"),
+    "mlp.gate_proj": ("ffn_gate", "Q4_1"),
+    "mlp.up_proj": ("ffn_up", "F16"),
+    "mlp.down_proj": ("ffn_down", "Q5_0"),
+}
+
+
+def gguf_names(layers: int) -> dict[str, tuple[str, str]]:
+    """The name and type in a GGUF file of every weight of transformers' Llama."""
+    around = {"model.embed_tokens": ("token_embd", "Q8_0"), "model.norm": ("output_norm", "F32")}
+    inside = {
+        f"model.layers.{n}.{theirs}": (f"blk.{n}.{ours}", kind)
+        for n in range(layers)
+        for theirs, (ours, kind) in GGUF_LAYER.items()
+    }
+    return {f"{name}.weight": (f"{own}.weight", kind) for name, (own, kind) in (around | inside).items()}
+
+
+def llama_of_gguf(path: Path, settings: dict[str, Any]) -> Any:
+    """transformers' Llama with the dequantised weights of a file, whose queries and keys have rotary pairs side by
+    side; transformers has their halves apart."""
+    import gguf
+
+    config = transformers.LlamaConfig(tie_word_embeddings=True, **settings)
+    model = transformers.LlamaForCausalLM(config).eval()
+    tensors = {one.name: one for one in gguf.GGUFReader(path).tensors}
+    weights = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, (own, _) in gguf_names(config.num_hidden_layers).items():
+            one = tensors.pop(own)
+            x = torch.tensor(gguf.dequantize(one.data, one.tensor_type)).view(weights[name].shape)
+            if "q_proj" in name or "k_proj" in name:
+                head = config.hidden_size // config.num_attention_heads
+                x = x.view(-1, head // 2, 2, x.shape[1]).transpose(1, 2).reshape(x.shape)
+            weights[name].copy_(x)
+    assert not tensors
+    return model
+
+
+def save_gguf(path: Path) -> None:
+    """A small random Llama in mixed quantisations, with a byte-level BPE of single bytes and a few merges."""
+    import gguf
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    torch.manual_seed(7)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(GGUF_SIZES["num_hidden_layers"])
+    writer.add_context_length(GGUF_SIZES["max_position_embeddings"])
+    writer.add_embedding_length(GGUF_SIZES["hidden_size"])
+    writer.add_feed_forward_length(GGUF_SIZES["intermediate_size"])
+    writer.add_head_count(GGUF_SIZES["num_attention_heads"])
+    writer.add_head_count_kv(GGUF_SIZES["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    merges = ["t h", "th e", "Ġ the", "a t", "c at"]
+    pieces = ["<|end|>", *sorted(ByteLevel.alphabet()), *(merge.replace(" ", "") for merge in merges)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(pieces)
+    writer.add_token_types([3] + [1] * (len(pieces) - 1))
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    config = transformers.LlamaConfig(vocab_size=len(pieces), tie_word_embeddings=True, **GGUF_SIZES)
+    shapes = {name: x.shape for name, x in transformers.LlamaForCausalLM(config).named_parameters()}
+    for name, (own, kind) in gguf_names(GGUF_SIZES["num_hidden_layers"]).items():
+        x = (torch.randn(shapes[name]) * 0.2 + ("norm" in name)).numpy()
+        dtype = gguf.GGMLQuantizationType[kind]
+        writer.add_tensor(own, gguf.quantize(x, dtype), raw_dtype=dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

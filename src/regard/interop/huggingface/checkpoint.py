@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,35 @@ from torch import Tensor, nn
 
 from regard.data.files import require_small_file
 from regard.data.tokenizers.pretrained import SentencePieceEngine, TokenizerEngine, TokenizersEngine
-from regard.interop.huggingface.weights import Shape
+from regard.interop.huggingface.weights import LARGEST_SIZE, Shape
+from regard.models.safetensors_io import shapes_only
 from regard.tasks.registry import FOREIGN_TASKS
 
 # --- what is safe, and the model of transformers ---
 
 
 CONFIG = "config.json"
+# what else transformers reads of a folder, besides weights and the files of tokenizers
+OTHER_CONFIGS = (
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "model.safetensors.index.json",
+)
+SMALL_FILES = (".json", ".txt", ".model", ".spm", ".jinja")
+DEPTHS = {
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "num_decoder_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "num_encoder_layers",
+}
+SMALL_MODEL = 2**24  # weights that a file may lack in any case
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
 
@@ -57,13 +80,61 @@ def refuse_unsafe(folder: Path) -> None:
         if pickles:
             raise ValueError(f"{folder / pickles[0]} is a pickle, which can run code, and is not read; {remedy}")
         raise ValueError(f"{folder} holds no weights: model.safetensors is missing; {remedy}")
-    if "auto_map" in read_config(folder):
+    read_config(folder)
+    checkpoint = Checkpoint(folder)
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (*SMALL_FILES, ".safetensors"):
+            checkpoint.path(path.name)
+            if path.is_symlink() and not path.exists():
+                raise ValueError(f"{path} points to nothing; copy the file")
+        if path.suffix in SMALL_FILES and path.is_file():
+            require_small_file(path)
+    for name in (CONFIG, *OTHER_CONFIGS):
+        if "auto_map" in checkpoint.json(name):
+            raise ValueError(
+                f"{folder / name} names code of its own (auto_map), which is not run; use a model of transformers"
+            )
+    refuse_sizes(checkpoint)
+
+
+def refuse_sizes(checkpoint: "Checkpoint") -> None:
+    """Sizes that no model of these files can have, before anything is built."""
+    tensors = len(checkpoint.headers)
+    rows = max((size for _, shape in checkpoint.headers.values() for size in shape), default=0)
+    for name, value in numbers_of(checkpoint.config):
+        if value > LARGEST_SIZE if isinstance(value, int) else not isfinite(value):
+            raise ValueError(f"{checkpoint.folder / CONFIG}: {name} = {value!r:.80} is no size of a model")
+        if name in DEPTHS and value > tensors:
+            raise ValueError(f"{checkpoint.folder / CONFIG} asks for {value} layers, and there are {tensors} tensors")
+        if name == "num_labels" and value > rows:  # for each of which transformers makes a name
+            raise ValueError(
+                f"{checkpoint.folder / CONFIG} asks for {value} labels, and tensors have {rows} rows at most"
+            )
+
+
+def numbers_of(config: Mapping[str, Any]) -> Iterator[tuple[str, int | float]]:
+    """All numbers of a configuration and of those inside of it, by their names."""
+    waiting = list(config.items())
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.items()
+        elif isinstance(value, int | float):
+            yield name, value
+
+
+def refuse_memory(folder: Path, kind: Any) -> None:
+    """A model much larger than its files, before memory is taken for what they lack."""
+    from transformers import AutoConfig
+
+    with shapes_only():
+        model = kind(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+    wanted = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    held = sum(path.stat().st_size for path in Checkpoint(folder).files)
+    if wanted > 2 * held + SMALL_MODEL:  # two numbers a byte, as 4 bits have
         raise ValueError(
-            f"{folder / CONFIG} names code of its own (auto_map), which is not run; use a model of transformers"
+            f"{folder / CONFIG} asks for {wanted:,} weights, and its files hold {held:,} bytes: they are no pair"
         )
-    for path in folder.glob("*.safetensors"):
-        if path.is_symlink() and not path.resolve().is_file():
-            raise ValueError(f"{path} points to nothing; copy the file")
 
 
 def model_class(folder: Path) -> Any:
@@ -114,11 +185,12 @@ def load_folder(folder: Path) -> tuple[nn.Module, Any]:
     auto = {image: AutoImageProcessor, speech: AutoProcessor}.get(task_name(folder), AutoTokenizer)
     try:
         with hidden_progress_bar():
+            refuse_memory(folder, model_class(folder))
             model = model_class(folder).from_pretrained(
                 folder, use_safetensors=True, local_files_only=True, trust_remote_code=False
             )
             processor = auto.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # transformers and what it is made of raise whatever they meet
         raise ValueError(f"{folder} cannot be loaded: {' '.join(str(error).split())[:300]}; save it again") from None
     return model.eval(), processor
 
@@ -195,7 +267,8 @@ class Checkpoint:
         roots = [self.folder.resolve()]
         if self.folder.parent.name == "snapshots":  # whose files are links to the blobs of the hub cache
             roots.append((self.folder.parent.parent / "blobs").resolve())
-        if not any(path.resolve().is_relative_to(root) for root in roots):
+        # realpath follows a link to itself as far as it goes, where `resolve` fails
+        if not any(Path(os.path.realpath(path)).is_relative_to(root) for root in roots):
             raise ValueError(f"{path} is a link that leads out of the folder, and is not read; copy the file instead")
         return path
 
@@ -255,7 +328,7 @@ class Checkpoint:
                 with safe_open(path, framework="pt") as file:
                     for name in file.keys():  # noqa: SIM118  (no mapping)
                         found[name] = path, tuple(file.get_slice(name).get_shape())
-            except (SafetensorError, OSError) as error:
+            except (SafetensorError, OSError, MemoryError) as error:
                 raise ValueError(f"{path} is damaged or no safetensors file: {error}") from None
         return found
 

@@ -1,5 +1,6 @@
 """Families of Hugging Face models: for each a table of its weights, and its config.json read and written."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isqrt
@@ -16,7 +17,7 @@ from regard.attention import (
     ScaledDot,
     Sinusoidal,
 )
-from regard.interop.huggingface.weights import AxisOrder, WeightRow, parse_table
+from regard.interop.huggingface.weights import LARGEST_SIZE, AxisOrder, WeightRow, parse_table
 from regard.models.config import (
     EncoderConfig,
     LanguageModelConfig,
@@ -59,10 +60,17 @@ class CheckpointConfig:
     tensors: frozenset[str] = frozenset()
 
     def whole(self, name: str, default: int | None = None) -> int:
-        return self.typed(name, default, int, "a whole number")
+        value = self.typed(name, default, int, "a whole number")
+        least = 0 if name.endswith("_id") else 1
+        if not least <= value <= LARGEST_SIZE:
+            raise ValueError(f"config.json: {name} = {value!r:.80} should lie between {least} and {LARGEST_SIZE:,}")
+        return value
 
     def number(self, name: str, default: float) -> float:
-        return float(self.typed(name, default, int | float, "a number"))
+        value = self.typed(name, default, int | float, "a number")
+        if not abs(value) < math.inf:
+            raise ValueError(f"config.json: {name} = {value!r:.80} should be a finite number")
+        return float(value)
 
     def text(self, name: str, default: str) -> str:
         return self.typed(name, default, str, "text")

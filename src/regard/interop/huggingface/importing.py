@@ -151,7 +151,8 @@ def read_parts(
 ) -> ImportedParts:
     """What the files of transformers say."""
     try:
-        config = family.model(CheckpointConfig(checkpoint.config, frozenset(headers)))
+        with shapes_only():  # of positions that are learned, which the recipe holds
+            config = family.model(CheckpointConfig(checkpoint.config, frozenset(headers)))
     except ValueError as error:
         raise ValueError(f"{checkpoint.folder}: {error}") from None
     refuse_depth(checkpoint, config.to_dict(), len(headers))

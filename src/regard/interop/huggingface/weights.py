@@ -32,6 +32,7 @@ PART = "part"
 # the logit of a token that a model does not have: of probability 0 in every precision, and yet a number
 ABSENT_LOGIT = -1e4
 Shape = tuple[int, ...]
+LARGEST_SIZE = 2**24  # of a width, depth or length: no model comes near
 
 
 # --- tables ---
@@ -263,6 +264,9 @@ def convert_to_ours(
     found: dict[str, Tensor] = {}
     for row in rows:
         given = [read(name).float() for name in row.theirs]
+        for name, x in zip(row.theirs, given, strict=True):
+            if bool(x.isnan().any()):
+                raise ValueError(f"{name!r} holds NaN; its training diverged, or the file is damaged")
         found |= zip(row.ours, (x.contiguous() for x in layout.to_ours(row, given)), strict=True)
     return found
 
