@@ -422,7 +422,7 @@ def mixed(weight: Tensor, rows: list[list[Tensor]]) -> list[list[Tensor]]:
 
 
 def convolved(weight: Tensor, rows: list[Tensor], seen: list[list[bool]]) -> list[Tensor]:
-    """Σ_ab θ_ab s_(i-a)(j-b), a hidden or missing score being 0."""
+    """Σ_ab θ_ab s_(i-a)(j-b), a score being 0 where the key is missing or hidden from either query."""
     shown = [hide(row, visible) for row, visible in zip(rows, seen, strict=True)]
     back, around = weight.shape
     found = []
@@ -431,9 +431,8 @@ def convolved(weight: Tensor, rows: list[Tensor], seen: list[list[bool]]) -> lis
         for a in range(min(back, i + 1)):
             for b in range(around):
                 shift = b - around // 2
-                near = [
-                    shown[i - a][j - shift] if 0 <= j - shift < len(row) else row.new_zeros(()) for j in range(len(row))
-                ]
+                keys, other = [j - shift for j in range(len(row))], hide(shown[i - a], seen[i])
+                near = [other[j] if 0 <= j < len(row) else row.new_zeros(()) for j in keys]
                 total = total + weight[a, b] * torch.stack(near) if near else total
         found.append(total)
     return found

@@ -10,14 +10,17 @@ from torch.testing import assert_close
 
 from regard.attention.batch_patterns import Documents
 from regard.attention.functional import attend, steps
+from regard.attention.head_mixing import MultiToken, TalkingHeads
 from regard.attention.multihead import Context, MultiHeadAttention
 from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors
+from regard.attention.relative_position import Alibi, Clipped, CoPE, LogBuckets, RelativeBias, RelativeVectors
+from regard.attention.rotary_variants import XPos
+from regard.attention.scaled_score import SoftCap
 from regard.attention.score import Additive
-from regard.attention.softmax_variants import Sparsemax
-from regard.attention.sparse_patterns import Global, Prefix, Random, Strided
+from regard.attention.softmax_variants import SinkSoftmax, Sparsemax, StickBreaking
+from regard.attention.sparse_patterns import Global, PerHead, Prefix, Random, Strided
 from regard.attention.text_positions import Segments
 from tests.attention.qkv import QKV, random_qkv
 
@@ -38,6 +41,11 @@ RECIPES = {
     "strided": lambda: Recipe(pattern=Strided(2), normaliser=Sparsemax()),
     "random": lambda: Recipe(pattern=Random(1) | Window(1)),
     "additive": lambda: Recipe(score=Additive(D, 3), pattern=Causal()),
+    "cope": lambda: Recipe(position=CoPE(3, head=D), pattern=Causal()),
+    "xpos": lambda: Recipe(position=XPos(scale=8.0), pattern=Causal(), normaliser=SinkSoftmax(HEADS)),
+    "multi-token": lambda: Recipe(pattern=Causal(), normaliser=MultiToken(HEADS, 3, 3)),
+    "talking heads": lambda: Recipe(pattern=PerHead([Causal(), Prefix(2)]), normaliser=TalkingHeads(HEADS)),
+    "stick-breaking": lambda: Recipe(score=SoftCap(2.0), pattern=Causal(), normaliser=StickBreaking()),
 }
 
 

@@ -93,8 +93,12 @@ def test_beams_that_are_refilled_share_one_cache_too(size, alpha):
         {"norm": "post", "activation": "silu", "tie": "all", "encoder": HALVES, "decoder": HALVES, "decoder_layers": 3},
         {"norm_type": "rms", "feed_forward_type": "gated", "bias": False, "head": 4, "embedding_scale": "output"},
         {"qk_norm": True, "groups": 2, "feed_forward_type": "gated", "embedding_scale": "none", "output_bias": False},
+        {"output_gate": True, "decoder": 'position = "XPos(scale=8.0)"\nscore = "LogitScale(6)"'},
     ],
-    ids=["post norm", "grouped", "rotary", "learned and cosine", "rotary across", "Marian", "T5's layers", "QK-norm"],
+    ids=[
+        *("post norm", "grouped", "rotary", "learned and cosine", "rotary across", "Marian", "T5's layers", "QK-norm"),
+        "gated output, xPos",
+    ],
 )
 def test_whatever_the_transformer_is_made_of(changes):
     made, beam = decided(**changes), Beam(3, 0.7, n_best=3, max_length=LIMIT)

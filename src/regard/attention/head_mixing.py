@@ -144,8 +144,9 @@ class HeadNorm(nn.Module):
 class MultiToken(nn.Module, Normaliser):
     """The scores of each head are convolved over neighbouring queries and keys, then weighed (Golovneva et al. 2025).
 
-    s'_ij = Σ_ab θ_ab s_(i-a)(j-b), a = 0 … queries - 1 looking back, b symmetric around 0; a hidden score counts as 0.
-    So a key may be found by several queries together. It looks across queries, which no KV cache keeps.
+    s'_ij = Σ_ab θ_ab s_(i-a)(j-b), a = 0 … queries - 1 looking back, b symmetric around 0; the score of a key counts as
+    0 if it is hidden from either query, so that packed texts stay apart. Several queries may find a key together. It
+    looks across queries, which no KV cache keeps.
 
     Examples:
         >>> normaliser = MultiToken(heads=1, queries=2, keys=1)
@@ -178,11 +179,13 @@ class MultiToken(nn.Module, Normaliser):
 
     def weigh(self, scores: Scores, visible: Visible) -> Scores:
         refuse_heads(self, self.heads, scores)
-        shown = pad(torch.where(visible, scores, 0.0), (self.keys // 2, self.keys // 2, self.queries - 1, 0))
-        kernel = self.weight.to(scores.dtype).flip(1, 2)[:, None]  # torch correlates, so it is turned round
         if not scores.numel():
             return scores
-        return self.then.weigh(conv2d(shown, kernel, groups=self.heads), visible)
+        shown, n = torch.where(visible, scores, 0.0), scores.shape[2]
+        back = [torch.where(visible, pad(shown, (0, 0, a, 0))[:, :, :n], 0.0) for a in range(self.queries)]
+        kernel = self.weight.to(scores.dtype).flip(2)[:, :, None]  # torch correlates, so it is turned round
+        around = rearrange(back, "a b h i j -> b (h a) i j")
+        return self.then.weigh(conv2d(around, kernel, padding=(0, self.keys // 2), groups=self.heads), visible)
 
     def for_heads(self, heads):
         some = MultiToken(len(heads), self.queries, self.keys, self.then.for_heads(heads))

@@ -70,6 +70,10 @@ class ScoreAtPositions(ScorePosition):
     def score_term(self, q, b, h, i, j):
         return self.scheme.score_term(q, b, h, *self.positions.at(b, i, j))
 
+    @property
+    def is_contextual(self):
+        return self.scheme.is_contextual
+
     def contextual_term(self, q, scores, visible, b, h, i, j):
         return self.scheme.contextual_term(q, scores, visible, b, h, *self.positions.at(b, i, j))
 
