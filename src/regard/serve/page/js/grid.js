@@ -25,17 +25,17 @@ export function thinned(cell, least = LINE) {
   for (let step = 1; ; step *= 10) for (const by of [1, 2, 5]) if (step * by * cell >= least) return step * by;
 }
 
-// names: {down, across}; window: [top, bottom, left, right]; room: {width, height} in CSS pixels
-export function layout(context, names, window, room, font) {
+// names: {down, across}; window: [top, bottom, left, right]; area: {width, height} in CSS pixels
+export function layout(context, names, window, area, font) {
   context.font = `13px ${font}`;
   const [rows, columns] = [window[1] - window[0], window[3] - window[2]];
-  const narrow = room.width < 480;
-  const left = gutter(context, names.down, Math.min(160, room.width * 0.3)) + (names.down.length > MANY ? 26 : 0);
+  const narrow = area.width < 480;
+  const left = gutter(context, names.down, Math.min(160, area.width * 0.3)) + (names.down.length > MANY ? 26 : 0);
   const across = gutter(context, names.across, 130) + (names.across.length > MANY ? 26 : 0);
-  const flat = (room.width - left) / columns >= across + 4 || (columns <= 12 && LARGEST >= across && room.width - left > columns * across);
+  const flat = (area.width - left) / columns >= across + 4 || (columns <= 12 && LARGEST >= across && area.width - left > columns * across);
   const top = flat ? 42 : Math.round(narrow ? across : across * 0.8 + 6);
   const right = flat || narrow ? 8 : Math.round(top * 0.75);
-  const space = { width: Math.max(40, room.width - left - right), height: Math.max(40, room.height - top - 4) };
+  const space = { width: Math.max(40, area.width - left - right), height: Math.max(40, area.height - top - 4) };
   const square = Math.min(space.width / columns, space.height / rows, LARGEST);
   // cells are squares, unless a long thin matrix would become a thread
   const wide = Math.min(space.width / columns, Math.max(square, flat ? across : Math.min(THREAD / columns, LARGEST)));
@@ -43,8 +43,8 @@ export function layout(context, names, window, room, font) {
   return { left, top, wide, high, rows, columns, window, flat, narrow, width: wide * columns, height: high * rows };
 }
 
-// so much of the window as is below a plot's top, less what stands under it
-export function room(node, below, least, most = 1.2) {
+// the window below a plot's top, less what stands under it
+export function area(node, below, least, most = 1.2) {
   const width = Math.max(240, node.clientWidth);
   const height = innerHeight - (node.getBoundingClientRect().top + scrollY) - below;
   return { width, height: Math.min(Math.max(height, least), 900, Math.max(width * most, 320)) };

@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { digits, figure, h, replace, shortened, table, token } from "../dom.js";
-import { cellBox, room } from "../grid.js";
+import { cellBox, area } from "../grid.js";
 import { legend } from "../paint.js";
 import { store } from "../store.js";
 import { groups, siteOf, strongest, View } from "../view.js";
@@ -72,7 +72,7 @@ class Alignment extends View {
     const [rows, columns] = [down.length, across.length];
     const matrix = { rows, columns, names: this.names, values: this.values, weights: this.values, shape: [rows, columns] };
     const marks = (...where) => this.links(...where);
-    this.#heat.draw({ ...picture(matrix, room(this.#heat.node, 110, 320)), marks, pen: "ink" });
+    this.#heat.draw({ ...picture(matrix, area(this.#heat.node, 110, 320)), marks, pen: "ink" });
     const gold = this.gold.size ? h.span({ class: "small muted" }, h.span({ class: "key-gold" }), "gold link") : null;
     const rate = this.aer === null ? null : h.span("AER ", figure(this.aer, 4), " against the gold alignment");
     replace(this.#key, legend("weights"), gold, rate);

@@ -136,15 +136,15 @@ class Comparison extends View {
   draw(names) {
     const { a, b } = this;
     const alike = a.rows === b.rows && a.columns === b.columns;
-    const room = (n) => ({ width: Math.max(200, this.#panels[n].clientWidth), height: 340 });
+    const area = (n) => ({ width: Math.max(200, this.#panels[n].clientWidth), height: 340 });
     for (const [n, name] of names.entries()) replace(this.#titles[n], name);
     this.#panels[2].hidden = !alike;
-    this.#heats[0].draw(picture(a, room(0)));
-    this.#heats[1].draw(picture(b, room(1)));
+    this.#heats[0].draw(picture(a, area(0)));
+    this.#heats[1].draw(picture(b, area(1)));
     const pooled = !(a.values && b.values);
     const keys = [legend("weights", null, pooled)];
     if (alike) {
-      const found = difference(a, b, room(2));
+      const found = difference(a, b, area(2));
       this.#heats[2].draw(found.picture);
       replace(this.#titles[2], "Δ, the second less the first");
       keys.push(legend("signed", found.range));

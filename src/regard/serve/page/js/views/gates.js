@@ -101,14 +101,14 @@ class Gates extends View {
   }
 
   draw() {
-    const room = Math.max(this.#bars.clientWidth, 200);
+    const full = Math.max(this.#bars.clientWidth, 200);
     // of more than there are pixels, the largest of each few
-    const few = Math.max(1, Math.ceil((2 * this.order.length) / room));
+    const few = Math.max(1, Math.ceil((2 * this.order.length) / full));
     const largest = (some) => some.reduce((best, n) => (this.before[n] > this.before[best] ? n : best));
     const shown = Array.from({ length: Math.ceil(this.order.length / few) }, (_, n) =>
       largest(this.order.slice(n * few, (n + 1) * few)),
     );
-    const wide = (room - LEFT) / shown.length;
+    const wide = (full - LEFT) / shown.length;
     const up = (value) => HIGH - clamp(value, 0, 1) * HIGH;
     const most = this.names === "word" ? Math.max(range(this.before)[1], range(this.now)[1], 1e-9) : 1;
     const gap = wide > 4 ? 1 : 0;
@@ -116,22 +116,22 @@ class Gates extends View {
       const [now, before] = [this.now[n] / most, this.before[n] / most];
       const size = { x: LEFT + place * wide + gap / 2, width: Math.max(wide - gap, 0.5) };
       return drawing("g", { class: n === this.at ? "here" : "", "data-n": n },
-        drawing("rect", { class: "room", ...size, y: 0, height: HIGH }),
+        drawing("rect", { class: "track", ...size, y: 0, height: HIGH }),
         now === before ? null : drawing("rect", { class: "before", ...size, y: up(before), height: HIGH - up(before) }),
         drawing("rect", { class: "bar", ...size, y: up(now), height: HIGH - up(now) }),
       );
     };
     const mark = (share) => [
-      drawing("path", { class: "line", d: `M${LEFT},${up(share)} H${room}` }),
+      drawing("path", { class: "line", d: `M${LEFT},${up(share)} H${full}` }),
       drawing("text", { x: LEFT - 6, y: up(share) + 4, "text-anchor": "end" }, digits(share * most, 2)),
     ];
     const under = (x, text, anchor) => drawing("text", { x, y: HIGH + 16, "text-anchor": anchor }, text);
     const name = (n) => (this.words ? shortened(this.words[n], Math.floor(wide / 9)) : String(n));
-    const ends = [under(LEFT, `${this.names} ${this.order[0]}`, "start"), under(room, String(this.order.at(-1)), "end")];
+    const ends = [under(LEFT, `${this.names} ${this.order[0]}`, "start"), under(full, String(this.order.at(-1)), "end")];
     const each = () => shown.map((n, place) => under(LEFT + (place + 0.5) * wide, name(n), "middle"));
     replace(
       this.#bars,
-      drawing("svg", { viewBox: `0 -8 ${room} ${HIGH + 28}`, width: room, height: HIGH + 28, "aria-hidden": "true" },
+      drawing("svg", { viewBox: `0 -8 ${full} ${HIGH + 28}`, width: full, height: HIGH + 28, "aria-hidden": "true" },
         [0, 0.5, 1].map(mark),
         shown.map(bar),
         wide < (this.words ? 40 : 26) ? ends : each(),

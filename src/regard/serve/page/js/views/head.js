@@ -28,18 +28,18 @@ export async function headOf(trace, site, head) {
   return { rows, columns, names, values: few ? data : null, weights, shape, visible: seen?.data ?? null };
 }
 
-export function picture(matrix, room) {
+export function picture(matrix, area) {
   const { rows, columns, names, values, weights, shape, visible = null } = matrix;
   const bytes = coded(weights, "weights").bytes;
   const value = (i, j) => values[i * columns + j];
   const share = (x) => Math.sqrt(Math.max(x, 0));
   const hidden = (i, j) => visible?.[i * columns + j] === 0;
   const cells = values && { value, hidden, share, palette: "weights" };
-  return { rows, columns, names, room, cells, sheet: sheet(bytes, ...shape, "weights", null, visible) };
+  return { rows, columns, names, area, cells, sheet: sheet(bytes, ...shape, "weights", null, visible) };
 }
 
 // b − a, cell by cell, about 0: {picture, range}
-export function difference(a, b, room) {
+export function difference(a, b, area) {
   const { rows, columns, names, shape } = a;
   const change = a.weights.map((was, n) => b.weights[n] - was);
   const most = change.reduce((most, one) => Math.max(most, Math.abs(one)), 0) || 1e-9;
@@ -49,6 +49,6 @@ export function difference(a, b, room) {
     b.values && { value, hidden: () => false, share: (x) => (x / most + 1) / 2, palette: "signed" };
   return {
     range: [-most, most],
-    picture: { rows, columns, names, room, cells, sheet: sheet(bytes, ...shape, "signed", [-most, most]) },
+    picture: { rows, columns, names, area, cells, sheet: sheet(bytes, ...shape, "signed", [-most, most]) },
   };
 }

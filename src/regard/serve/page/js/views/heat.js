@@ -38,17 +38,17 @@ export class Heat {
     });
   }
 
-  // {rows, columns, sheet, room: {width, height}, names? ({down, across}, else numbers), square?, cells? (for drawCells),
+  // {rows, columns, sheet, area: {width, height}, names? ({down, across}, else numbers), square?, cells? (for drawCells),
   // marks?(context, plot, ink): drawn over it, pen?: which ink the cursor has}
   draw(matrix) {
     const ink = inks();
     const context = this.#below.getContext("2d");
-    const { rows, columns, room, names } = matrix;
+    const { rows, columns, area, names } = matrix;
     const plot = names
-      ? layout(context, names, whole(rows, columns), room, ink.font)
+      ? layout(context, names, whole(rows, columns), area, ink.font)
       : counted(context, matrix, ink.font);
     this.#matrix = { ...matrix, plot, ink };
-    this.size = [room.width, Math.ceil(plot.top + plot.height + 6)];
+    this.size = [area.width, Math.ceil(plot.top + plot.height + 6)];
     const brush = fit(this.#below, ...this.size);
     drawSheet(brush, plot, matrix.sheet, whole(rows, columns));
     if (matrix.cells) drawCells(brush, plot, matrix.cells, ink);
@@ -76,10 +76,10 @@ export class Heat {
 }
 
 // rows and columns that have numbers for names
-function counted(context, { rows, columns, room, square = false }, font) {
+function counted(context, { rows, columns, area, square = false }, font) {
   context.font = `12px ${font}`;
   const left = Math.ceil(context.measureText(String(rows - 1)).width) + 14;
-  let [wide, high] = [(room.width - left - 8) / columns, (room.height - 30) / rows].map((size) =>
+  let [wide, high] = [(area.width - left - 8) / columns, (area.height - 30) / rows].map((size) =>
     Math.min(size, square ? 44 : 26),
   );
   if (square) wide = high = Math.min(wide, high);

@@ -51,10 +51,10 @@ class Lines extends View {
     const { site } = this.now;
     this.ink = inks();
     this.width = Math.min(Math.max(260, this.#canvas.parentElement.clientWidth), 780);
-    const room = Math.max(320, innerHeight - (this.#canvas.getBoundingClientRect().top + scrollY) - 70);
+    const full = Math.max(320, innerHeight - (this.#canvas.getBoundingClientRect().top + scrollY) - 70);
     const most = Math.max(site.n_q, site.n_k);
-    this.line = Math.max(LINE, Math.min(36, Math.floor(room / most))); // few tokens stand further apart
-    this.fits = Math.max(4, Math.floor(room / this.line)); // tokens in sight
+    this.line = Math.max(LINE, Math.min(36, Math.floor(full / most))); // few tokens stand further apart
+    this.fits = Math.max(4, Math.floor(full / this.line)); // tokens in sight
     this.tall = this.line * Math.min(this.fits, most) + 28;
     const scrolls = site.n_q > this.fits || site.n_k > this.fits;
     const text = "More tokens than fit: the strongest visible links are drawn. Arrows or the wheel scroll each column.";
@@ -200,7 +200,7 @@ class Lines extends View {
     const touched = new Map(this.isolated().map(([row, key, weight]) => [side === "down" ? row : key, weight]));
     context.textAlign = align;
     const last = Math.min(names.length, this.from[side] + this.fits);
-    const room = (side === "down" ? this.edges[0] : this.width - this.edges[1]) - 14;
+    const full = (side === "down" ? this.edges[0] : this.width - this.edges[1]) - 14;
     for (let at = this.from[side]; at < last; at++) {
       const chosen = live.side === side && live.at === at;
       const weight = live.side === side ? undefined : touched.get(at);
@@ -208,7 +208,7 @@ class Lines extends View {
       context.fillStyle = chosen ? ink.gold : weight >= FAINT || live.side === side ? ink.ink : ink.muted;
       const text = shortened(names[at], 20);
       const number = weight >= FAINT && this.width > 460 ? digits(weight, 2) : "";
-      context.fillText(text, x, this.y(side, at), room - (number ? 44 : 0));
+      context.fillText(text, x, this.y(side, at), full - (number ? 44 : 0));
       if (!number) continue;
       context.font = `12px ${ink.font}`;
       context.fillStyle = ink.muted;

@@ -166,7 +166,7 @@ class Masks extends View {
 
   draw() {
     const { length, blocks, pattern } = this.found;
-    const room = (heat) => ({ width: clamp(heat.node.clientWidth, 200, 560), height: 370 });
+    const area = (heat) => ({ width: clamp(heat.node.clientWidth, 200, 560), height: 370 });
     this.#mask.node.hidden = !this.bits;
     if (this.bits) {
       const side = Math.min(length, DRAWN);
@@ -178,7 +178,7 @@ class Masks extends View {
         rows: length,
         columns: length,
         square: true,
-        room: room(this.#mask),
+        area: area(this.#mask),
         sheet: sheet(bytes, side, side, "signed"),
       });
       this.point([0, 1].map((n) => Math.min(this.cell[n], length - 1)));
@@ -188,7 +188,7 @@ class Masks extends View {
     this.#blocks.draw({
       ...size,
       square: true,
-      room: room(this.#blocks),
+      area: area(this.#blocks),
       sheet: sheet(bytes, size.rows, size.columns, "signed"),
     });
     this.block([0, 1].map((n) => Math.min(this.at[n], blocks.length - 1)));

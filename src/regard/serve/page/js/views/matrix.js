@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { digits, h, replace, say, shortened } from "../dom.js";
-import { cellAt, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawSheet, frameOf, layout, room } from "../grid.js";
+import { cellAt, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawSheet, frameOf, layout, area } from "../grid.js";
 import { coded, dark, fit, inks, legend, sheet } from "../paint.js";
 import { choice } from "../side.js";
 import { store } from "../store.js";
@@ -87,7 +87,7 @@ class Matrix extends View {
   refresh(appearance) {
     if (this.fresh("appearance", appearance)) this.#sheets = [];
     this.ink = inks();
-    const space = room(this.#plot, PROFILE + 76, 420, 1.1);
+    const space = area(this.#plot, PROFILE + 76, 420, 1.1);
     this.plot = layout(this.#below.getContext("2d"), this.names, this.now.window, space, this.ink.font);
     this.size = [space.width, Math.ceil(this.plot.top + this.plot.height + PROFILE + 14)];
     this.#over.style.touchAction = isWhole(this.now.window, this.now.rows, this.now.columns) ? "pan-y" : "none";

@@ -85,8 +85,8 @@ class Positions extends View {
     const values = pairs ? answer.data.subarray(head * rows * columns, (head + 1) * rows * columns) : answer.data;
     const { bytes, range } = coded(values, "signed");
     this.table = { values, rows, columns, pairs };
-    const room = { width: Math.max(240, this.#heat.node.clientWidth), height: 430 };
-    this.#heat.draw({ rows, columns, room, square: pairs, sheet: sheet(bytes, rows, columns, "signed", range) });
+    const area = { width: Math.max(240, this.#heat.node.clientWidth), height: 430 };
+    this.#heat.draw({ rows, columns, area, square: pairs, sheet: sheet(bytes, rows, columns, "signed", range) });
     replace(this.#legend, legend("signed", range));
     this.point([Math.min(this.cell[0], rows - 1), Math.min(this.cell[1], columns - 1)]);
     this.dataset.painted = JSON.stringify(request);
