@@ -17,6 +17,7 @@ from microscope_shots import shelf_of_runs, shoot
 from regard.models.config import EncoderConfig
 from regard.serve.model_store import ModelStore
 from regard.tasks.config import TokenizerSettings
+from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.tagging.task import Tagger, TaggingData, TaggingSettings
 
 WORDS = ("the", "black", "cat", "ate", "a", "mouse", "and", "man", "carries", "light", "box")
@@ -47,6 +48,19 @@ def models(head: int = 64) -> dict[str, Tagger]:
     return {"long": reader(2, 4, head), "deep": reader(12, 12, head)}
 
 
+def gpt2() -> PretrainedModel:
+    """Hugging Face's GPT-2, its heads in their own number and width; of few layers and words, but many positions."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from regard.interop.huggingface.tasks import HuggingFaceTaskModel
+    from watching import WORDS, tokenizer_of_words
+
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=WORDS, n_layer=2, n_positions=LONG, bos_token_id=0, eos_token_id=0)
+    return HuggingFaceTaskModel.of(GPT2LMHeadModel(config).eval(), tokenizer_of_words())
+
+
 def text(words: int) -> str:
     return " ".join(WORDS[n * n % len(WORDS)] for n in range(words))
 
@@ -61,9 +75,9 @@ def overview(viewer: PageViewer) -> float:
     return viewer.time("document.getElementById('tab-overview').click()", painted)
 
 
-def clicks(viewer: PageViewer) -> list[float]:
+def clicks(viewer: PageViewer, **state: Any) -> list[float]:
     """From the click on a head of 2,048 tokens to its picture, once for every head that nobody saw yet."""
-    viewer.open("matrix", model="long", text=text(LONG))
+    viewer.open("matrix", **state)
     found = []
     for head in (1, 2, 3):
         click = f"document.querySelector('input[name=head][value=\"{head}\"]').click()"
@@ -80,17 +94,23 @@ def hovers(viewer: PageViewer) -> list[float]:
 def measured(viewer: PageViewer) -> dict[str, Any]:
     """Once: the order matters, for heap is that of the long text."""
     first = overview(viewer)
-    click = clicks(viewer)
+    click = clicks(viewer, model="long", text=text(LONG))
     return {"overview": first, "click": click, "hover": hovers(viewer), "heap": viewer.heap()}
 
 
 def measure(times: int) -> list[dict[str, Any]]:
+    from watching import sentence
+
     found = []
     with chromium() as browser:
         for _ in range(times):
-            with served(ModelStore.from_models(models())) as address:  # anew, so that nothing is remembered
+            store = ModelStore.from_models(models() | {"gpt2": gpt2()})
+            with served(store) as address:  # anew, so that nothing is remembered
                 context = browser.new_context(viewport=WIDE)
-                found.append(measured(PageViewer(context.new_page(), address)))
+                viewer = PageViewer(context.new_page(), address)
+                found.append(measured(viewer))
+                # the last of its tokens is one that it generates
+                found[-1]["gpt2"] = clicks(viewer, model="gpt2", text=sentence(LONG - 1), more=1)
                 context.close()
     hover = sorted(one for run in found for one in run["hover"])
     return [
@@ -99,6 +119,12 @@ def measure(times: int) -> list[dict[str, Any]]:
             "click to paint, a head of 2,048 tokens",
             "ms",
             [x for run in found for x in run["click"]],
+            PROMISED["click"],
+        ),
+        row(
+            "the same of Hugging Face's GPT-2",
+            "ms",
+            [x for run in found for x in run["gpt2"]],
             PROMISED["click"],
         ),
         # of 100 the five slowest are left out: the garbage collector's

@@ -30,6 +30,30 @@ def models() -> dict[str, Any]:
     return {"BERT-base": BertModel(bert).eval(), "GPT-2": GPT2LMHeadModel(gpt2).eval()}
 
 
+# --- a text for any model ---
+
+
+WORDS = 1000
+
+
+def tokenizer_of_words() -> Any:
+    """Of so many words, for models of any vocabulary that is at least as large."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<unk>", "<pad>"]  # which no word may begin with: they are found inside of words
+    known = special + [f"w{n}" for n in range(WORDS - len(special))]
+    words = Tokenizer(WordLevel({word: n for n, word in enumerate(known)}, unk_token="<unk>"))
+    words.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", pad_token="<pad>")
+
+
+def sentence(tokens: int) -> str:
+    return " ".join(f"w{n * n % 997}" for n in range(tokens))
+
+
 def seconds(model: Any, ids: torch.Tensor, how: str) -> float:
     began = time.process_time()
     if how == "alone":

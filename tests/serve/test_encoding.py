@@ -59,6 +59,17 @@ def test_a_cell_holds_the_largest_that_falls_into_it():
     assert max_pool(np.full((2, 2), -INF, np.float32), 1, 1).tolist() == [[-INF]]
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 19), (7, 5), (16, 18), (17, 19)])
+def test_bins_of_unequal_size_hold_what_reduceat_finds(rows, columns):
+    """Bins of one size or of two, with NaN and -∞ in some."""
+    values = np.random.default_rng(0).normal(size=(17, 19)).astype(np.float32)
+    values[3, 4], values[11:, 7] = np.nan, -INF
+    down, across = bin_starts(17, rows), bin_starts(19, columns)
+    want = np.maximum.reduceat(np.maximum.reduceat(values, down, axis=0), across, axis=1)
+    assert np.array_equal(max_pool(values, rows, columns), want, equal_nan=True)
+    assert max_pool(values[:0], rows, columns).shape == (0, columns)
+
+
 def test_answers_say_their_shape():
     found = float32_response(np.array([[1.5, -INF]], np.float64))
     assert (found.headers["X-Shape"], found.body) == ("1,2", np.array([1.5, -INF], "<f4").tobytes())

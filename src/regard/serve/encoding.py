@@ -90,8 +90,18 @@ def scale_to_bytes(values: Floats, low: float, high: float) -> NDArray[np.uint8]
 
 def max_pool(values: Floats, rows: int, columns: int) -> Floats:
     """Max-pools to at most so many rows and columns."""
-    down, across = (bin_starts(count, most) for count, most in zip(values.shape, (rows, columns), strict=True))
-    return np.maximum.reduceat(np.maximum.reduceat(values, down, axis=0), across, axis=1)
+    for axis, most in enumerate((rows, columns)):
+        values = max_pool_axis(values, bin_starts(values.shape[axis], most), axis)
+    return values
+
+
+def max_pool_axis(values: Floats, starts: NDArray[np.intp], axis: int) -> Floats:
+    """np.maximum.reduceat, the k-th row of every bin at once: several times as fast."""
+    ends = np.append(starts[1:], values.shape[axis])
+    found = values.take(starts, axis)
+    for k in range(1, (ends - starts).max(initial=0)):
+        np.maximum(found, values.take(np.minimum(starts + k, ends - 1), axis), out=found)
+    return found
 
 
 def bin_starts(count: int, most: int) -> NDArray[np.intp]:
