@@ -19,7 +19,8 @@ PATTERNS = {
     "window": "Window(512)",
     "bigbird": "Block(64, Window(2) | Global(1) | Random(3, seed=0))",
 }
-KINDS = [*PATTERNS, "linformer", "linear", "causal linear"]
+GATED = {"mamba-2": (), "gated delta rule": (), "gla": (HEAD,)}  # and the axes of their decays besides (b, h, n)
+KINDS = [*PATTERNS, "linformer", "linear", "causal linear", *GATED]
 FIT_FROM = 4096
 
 
@@ -32,7 +33,11 @@ def job(kind: str, n: int):
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, HEADS, n, HEAD, requires_grad=True) for _ in range(3))
     recipe = Recipe(pattern=parse_part(PATTERNS[kind])) if kind in PATTERNS else Recipe()
-    recipe = get_recipe(kind) if "linear" in kind else recipe
+    recipe = get_recipe(kind) if "linear" in kind or kind in GATED else recipe
+    if kind in GATED:
+        decays = -0.1 * torch.rand(1, HEADS, n, *GATED[kind])
+        values = {"log_decay": decays.requires_grad_(), "beta": torch.rand(1, HEADS, n, requires_grad=True)}
+        recipe = recipe.with_gate(**{name: values[name] for name in recipe.gate.values})
     mix = Linformer(max_length=n, rank=RANK) if kind == "linformer" else None
 
     def run() -> None:

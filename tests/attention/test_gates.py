@@ -41,6 +41,7 @@ from regard.attention import (
     record_attention,
     steps,
 )
+from regard.attention.backends import state
 from regard.attention.backends.linear import LinearState
 from regard.attention.gate import FixedDecay
 from regard.attention.positions import Positions
@@ -53,8 +54,8 @@ KINDS = [Forget(), *STATES]
 
 def recipe_of(gate: Gate, **parts) -> Recipe:
     """The plainest recipe that the gate runs with."""
-    state = {} if gate == Forget() else {"score": Dot(), "normaliser": Unnormalised()}
-    return Recipe(**{"pattern": Causal(), "gate": gate} | state | parts)
+    plain = {} if gate == Forget() else {"score": Dot(), "normaliser": Unnormalised()}
+    return Recipe(**{"pattern": Causal(), "gate": gate} | plain | parts)
 
 
 def random_values(gate: Gate, t: int, *, strength: float = 2.0, dtype=torch.double, b: int = B) -> Values:
@@ -80,22 +81,22 @@ def bind(recipe: Recipe, values: Values) -> Recipe:
 def recursion(gate: Gate, q: Tensor, k: Tensor, v: Tensor, values: Values, ids: Tensor | None = None) -> Tensor:
     """S_t = (I - β_t k_t k_tᵀ) Diag(a_t) S_{t-1} + β_t k_t v_tᵀ and o_t = S_tᵀ q_t, as the papers write it."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    state, out = torch.zeros(*q.shape[:2], k.shape[3], v.shape[3], dtype=q.dtype), []
+    memory, out = torch.zeros(*q.shape[:2], k.shape[3], v.shape[3], dtype=q.dtype), []
     for t in range(q.shape[2]):
         if ids is not None and t and not bool((ids[:, t] == ids[:, t - 1]).all()):
-            state = state * (ids[:, t] == ids[:, t - 1])[:, None, None, None]
+            memory = memory * (ids[:, t] == ids[:, t - 1])[:, None, None, None]
         if isinstance(gate, FixedDecay):
-            state = gate.rate(torch.arange(q.shape[1])).exp()[None, :, None, None] * state
+            memory = gate.rate(torch.arange(q.shape[1])).exp()[None, :, None, None] * memory
         if "log_decay" in values:
             a = values["log_decay"][:, :, t].exp()
-            state = (a if a.dim() == 3 else a[..., None])[..., None] * state
+            memory = (a if a.dim() == 3 else a[..., None])[..., None] * memory
         key, value = k[:, :, t, :, None], v[:, :, t, None]
         if "beta" in values:
             beta = values["beta"][:, :, t, None, None]
-            state = state - beta * key @ (key.mT @ state) + beta * key @ value
+            memory = memory - beta * key @ (key.mT @ memory) + beta * key @ value
         else:
-            state = state + key @ value
-        out.append(q[:, :, t, None] @ state)
+            memory = memory + key @ value
+        out.append(q[:, :, t, None] @ memory)
     return torch.cat(out, 2)
 
 
@@ -299,8 +300,11 @@ def test_every_backend_agrees_or_objects(gate):
         assert ran == ({"gather", "sdpa", "reference"} if gate == Forget() else {"state", "reference"})
 
 
+@pytest.mark.parametrize("piece", [4096, 48])
 @pytest.mark.parametrize("gate", KINDS, ids=repr)
-def test_the_state_begins_anew_with_every_document_of_a_packed_row(gate):
+def test_the_state_begins_anew_with_every_document_of_a_packed_row(gate, piece, monkeypatch):
+    monkeypatch.setattr(state, "PIECE", piece)
+    monkeypatch.setattr(state, "CHUNK", min(piece, 64))
     ids = torch.tensor([[0] * 20 + [1] * 1 + [2] * 50 + [3] * 70, [5] * 64 + [6] * 64 + [7] * 13])
     q, k, v = random_inputs(141)
     values = random_values(gate, 141)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.attention import POSITIONS, RECIPES, Recipe
+from regard.attention import GATED_RECIPES, POSITIONS, RECIPES, Recipe
 from regard.see import gallery
 from regard.see.gallery import POSITION_CAPTIONS, RECIPE_CAPTIONS, caption_for, slug, write_gallery
 
@@ -22,7 +22,7 @@ def page(tmp_path_factory):
 
 def test_every_recipe_and_position_is_named_and_described(page):
     text = page.read_text()
-    for name in RECIPES:
+    for name in RECIPES | GATED_RECIPES:
         assert f"\n### {name}\n\n{RECIPE_CAPTIONS[name]}\n" in text
     for name in POSITIONS:
         assert f"\n### {name} position\n\n{POSITION_CAPTIONS[name]}\n" in text
@@ -34,7 +34,7 @@ def test_every_picture_is_shown_and_every_shown_picture_exists(page):
     shown = re.findall(r'src="(gallery/[^"]+)"', page.read_text())
     files = [f"gallery/{path.name}" for path in (page.parent / "gallery").iterdir()]
     assert sorted(shown) == sorted(files)
-    assert len(shown) == 1 + len(RECIPES) + len(POSITIONS) - 1
+    assert len(shown) == 1 + len(RECIPES) + len(GATED_RECIPES) + len(POSITIONS) - 1
     for name in shown:
         with Image.open(page.parent / name) as picture:
             assert len(picture.convert("RGB").getcolors(2**20) or []) > 20, name
@@ -49,7 +49,7 @@ def test_every_link_leads_to_a_heading(page):
 
 def test_the_files_it_shows_can_be_read_back(page):
     blocks = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
-    assert len(blocks) == len(RECIPES) - 1 + len(POSITIONS)
+    assert len(blocks) == len(RECIPES) - 1 + len(GATED_RECIPES) + len(POSITIONS)
     for block in blocks:
         assert tomllib.loads(block)
         assert isinstance(Recipe.from_toml(block), Recipe)
@@ -77,7 +77,7 @@ def test_made_twice_it_is_the_same_and_touches_no_random_numbers(every, page, tm
     assert torch.equal(torch.random.get_rng_state(), before)
     assert every > 1 or again.read_bytes() == page.read_bytes()
     drawn = list((again.parent / "gallery").iterdir())
-    assert len(drawn) == 1 + len(recipes) + len(POSITIONS) - 1
+    assert len(drawn) == 1 + len(recipes) + len(GATED_RECIPES) + len(POSITIONS) - 1
     for path in drawn:
         assert (page.parent / "gallery" / path.name).read_bytes() == path.read_bytes(), path.name
 

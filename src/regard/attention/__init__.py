@@ -13,7 +13,7 @@ from regard.attention.batch_patterns import (
     Padding,
 )
 from regard.attention.block_map import BlockMap
-from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
+from regard.attention.catalogue import GATED_RECIPES, POSITIONS, RECIPES, RecipeSizes, get_recipe
 from regard.attention.core import (
     AttentionCall,
     AttentionCore,
@@ -91,6 +91,7 @@ from regard.attention.torch_layer import from_torch, to_torch
 __all__ = [
     "BACKENDS",
     "EXAMPLES",
+    "GATED_RECIPES",
     "POSITIONS",
     "RECIPES",
     "Additive",

@@ -6,6 +6,18 @@ from math import isqrt
 
 from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.batch_patterns import Documents
+from regard.attention.gate import (
+    Delta,
+    Forget,
+    GatedDelta,
+    KimiDelta,
+    Lightning,
+    Retention,
+    ScalarDecay,
+    StateGate,
+    Unnormalised,
+    VectorDecay,
+)
 from regard.attention.hard_normaliser import Hard, StraightThrough
 from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
 from regard.attention.normaliser import Proportional, ReLU, Sigmoid
@@ -15,7 +27,7 @@ from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, CoPE, LogBuckets, RelativeBias, RelativeVectors
 from regard.attention.rotary_variants import AxialRotary, NTKScaling, XPos, YarnScaling
 from regard.attention.scaled_score import LogitScale, SoftCap
-from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature
+from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
 from regard.attention.softmax_variants import Entmax, SinkSoftmax, SoftmaxPlusOne, Sparsemax, StickBreaking, TopK
 from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided
 
@@ -113,6 +125,31 @@ Examples:
 """
 
 
+GATED_RECIPES: dict[str, Callable[[RecipeSizes, Position], Recipe]] = {
+    "forget gate": lambda n, p: Recipe(position=p, pattern=Causal(), gate=Forget()),
+    "retention": lambda n, p: state_recipe(ScaledDot(), p, Retention()),
+    "lightning": lambda n, p: state_recipe(ScaledDot(), p, Lightning(n.heads)),
+    "mamba-2": lambda n, p: state_recipe(ScaledDot(), p, ScalarDecay()),
+    "gla": lambda n, p: state_recipe(ScaledDot(), p, VectorDecay()),
+    "delta rule": lambda n, p: state_recipe(Cosine(1.0), p, Delta()),
+    "gated delta rule": lambda n, p: state_recipe(Cosine(1.0), p, GatedDelta()),
+    "kimi delta": lambda n, p: state_recipe(Cosine(1.0), p, KimiDelta()),
+}
+"""Named recipes with a gate, whose values a layer makes from the tokens; `get_recipe` knows them too. Those that keep a
+state take no position that adds to scores.
+
+Examples:
+    >>> get_recipe("gated delta rule").gate
+    GatedDelta()
+    >>> MultiHeadAttention(8, heads=2, recipe=get_recipe("gla"))(torch.randn(1, 5, 8)).shape
+    torch.Size([1, 5, 8])
+"""
+
+
+def state_recipe(score: Score, position: Position, gate: StateGate) -> Recipe:
+    return Recipe(score=score, position=position, pattern=Causal(), normaliser=Unnormalised(), gate=gate)
+
+
 def three_documents(n: RecipeSizes) -> Documents:
     """Three documents in one row."""
     third = n.tokens // 3
@@ -128,7 +165,8 @@ def get_recipe(name: str, position: str = "none", sizes: RecipeSizes = RecipeSiz
         >>> get_recipe("causal linear")
         Recipe(score=Feature(map='elu+1'), position=NoPosition(), pattern=Causal(), normaliser=Proportional())
     """
-    for wanted, known in ((name, RECIPES), (position, POSITIONS)):
+    recipes = RECIPES | GATED_RECIPES
+    for wanted, known in ((name, recipes), (position, POSITIONS)):
         if wanted not in known:
             raise ValueError(f"nothing is called {wanted!r}; there are {', '.join(map(repr, known))}")
-    return RECIPES[name](sizes, POSITIONS[position](sizes))
+    return recipes[name](sizes, POSITIONS[position](sizes))

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from regard.attention import examples
 from regard.attention.batch_patterns import BatchPattern
-from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
+from regard.attention.catalogue import GATED_RECIPES, POSITIONS, RECIPES, RecipeSizes, get_recipe
 from regard.attention.examples import EXAMPLES, WorkedExample
 from regard.attention.functional import explain, steps
+from regard.attention.gate import NoGate
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Causal, Full, Window
 from regard.attention.position import NoPosition, Position
@@ -79,6 +80,15 @@ RECIPE_CAPTIONS = {
     "hard, straight-through": "One key per row; while training, drawn forwards and soft backwards.",
     "linear": "φ(q) · φ(k) over its sum, which can be computed in linear time.",
     "causal linear": "Causal linear attention: a recurrent network in disguise.",
+    "forget gate": "The Forgetting Transformer: what a token forgets dims all keys before it. In these examples each "
+    "token forgets a little, and the one in the middle most of the past.",
+    "retention": "A state that decays by a fixed factor in each head; no softmax, so orange weights are negative.",
+    "lightning": "The same with ALiBi's slopes as decays.",
+    "mamba-2": "A state whose decay every token chooses (Mamba-2, simple GLA).",
+    "gla": "Gated linear attention: every token chooses a decay for each feature of the state.",
+    "delta rule": "DeltaNet: a token first erases what is stored under its key, so that near keys replace older ones.",
+    "gated delta rule": "Gated DeltaNet, in Qwen3-Next: the state decays, and keys are overwritten.",
+    "kimi delta": "Kimi Delta Attention: the same with a decay for each feature.",
 }
 
 POSITION_CAPTIONS = {
@@ -123,6 +133,7 @@ SECTIONS = {
     "score": "How well a query matches a key",
     "pattern": "Which query may attend to which key",
     "normaliser": "How scores become weights",
+    "gate": "How the past is forgotten",
 }
 POSITION_SECTION = "Where a token is"
 
@@ -158,6 +169,8 @@ def table_of_contents(recipes: dict[str, Recipe], positions: dict[str, Position]
 
 def distinguishing_part(recipe: Recipe) -> str:
     """The part for which a recipe is known."""
+    if not isinstance(recipe.gate, NoGate):
+        return "gate"
     if recipe.normaliser != Softmax():
         return "normaliser"
     return "pattern" if recipe.pattern != Full() else "score"
@@ -304,7 +317,8 @@ def write_gallery(folder: str | Path) -> Path:
     """Writes folder/gallery.md and its images; returns the path of the page."""
     folder = Path(folder)
     pictures: dict[str, Callable[[], Figure]] = {"overview": lambda: draw_overview(SIZES)}
-    recipes = {name: with_seed(lambda make=make: make(SIZES, NoPosition())) for name, make in RECIPES.items()}
+    makers = RECIPES | GATED_RECIPES
+    recipes = {name: with_seed(lambda make=make: make(SIZES, NoPosition())) for name, make in makers.items()}
     positions = {name: with_seed(lambda make=make: make(SIZES)) for name, make in POSITIONS.items()}
     for name, recipe in recipes.items():
         pictures[slug(name)] = lambda recipe=recipe: draw_view(

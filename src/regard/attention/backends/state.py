@@ -25,8 +25,9 @@ from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 
+PIECE = 4096  # tokens at a time, which fit the caches
 CHUNK = 64  # within a chunk the scores are materialised
-PART = 16  # of a chunk: between parts a decay of each feature is a product of two, within a part it is materialised
+PART = 8  # of a chunk: between parts a decay of each feature is a product of two, within a part it is materialised
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
@@ -152,10 +153,20 @@ def gated_linear(
         past: the state before the first token; None: nothing.
         segments: the document of each token, where the state begins anew.
     """
-    q, k, v = map(to_accumulation, (q, k, v))
-    chunks = ChunkedInputs.of(q, k, v, log_decay, None if beta is None else beta.to(q.dtype), segments)
-    out, after = scan_chunks(chunks, past)
-    return out[:, :, : q.shape[2]], after
+    given = [x for x in (log_decay, beta) if x is not None]
+    ids: Sequence[Tensor | None] = [None] * max(1, -(-q.shape[2] // PIECE))
+    ids = ids if segments is None else segments.split(PIECE, 1)
+    parts, last = [], None
+    for here, *tensors in zip(ids, *(x.split(PIECE, 2) for x in (q, k, v, *given)), strict=True):
+        queries, keys, values, *gates = tensors
+        decay = gates[0] if log_decay is not None else None
+        strength = to_accumulation(gates[-1]) if beta is not None else None
+        q, k, v = (to_accumulation(x) for x in (queries, keys, values))
+        out, past = scan_chunks(ChunkedInputs.of(q, k, v, decay, strength, here, last), past)
+        parts.append(out[:, :, : queries.shape[2]])
+        last = None if here is None else here[:, -1:]
+    assert past is not None  # there is one piece at least
+    return torch.cat(parts, 2), past
 
 
 # --- chunks, in plain torch ---
@@ -191,7 +202,9 @@ class ChunkedInputs:
         log_decay: Float[Tensor, "b h t *d"] | None,
         beta: Float[Tensor, "b h t"] | None,
         segments: Int[Tensor, "#b t"] | None,
+        last: Int[Tensor, "#b 1"] | None = None,
     ) -> "ChunkedInputs":
+        """Of these tokens; `last` is the document of the token before the first."""
         size = min(CHUNK, max(q.shape[2], 1))
         fill = -q.shape[2] % size
 
@@ -204,12 +217,10 @@ class ChunkedInputs:
         if segments is None:
             return ChunkedInputs(*parts)
         ids = torch.cat((segments, segments[:, -1:].expand(-1, fill)), 1)[:, None].unflatten(2, (-1, size))
-        last = ids[..., -1]
-        before = torch.cat((ids[:, :, :1, 0], last[:, :, :-1]), 2)
-        stays = ids == last[..., None]
-        return ChunkedInputs(
-            *parts, ids[..., None] == ids[..., None, :], ids == before[..., None], stays, last == before
-        )
+        ends = ids[..., -1]
+        before = torch.cat((ids[:, :, :1, 0] if last is None else last[:, None], ends[:, :, :-1]), 2)
+        same, stays = ids[..., None] == ids[..., None, :], ids == ends[..., None]
+        return ChunkedInputs(*parts, same, ids == before[..., None], stays, ends == before)
 
     def decay(self, exponent: Tensor) -> Tensor:
         """exp of it, to multiply vectors of each token, or states."""

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from regard.attention.backends.reference import Steps
-from regard.attention.catalogue import POSITIONS, RECIPES, RecipeSizes, get_recipe
-from regard.attention.normaliser import Normaliser
-from regard.attention.pattern import Pattern
+from regard.attention.catalogue import GATED_RECIPES, POSITIONS, RECIPES, RecipeSizes, get_recipe
+from regard.attention.gate import Gate, StateGate, Unnormalised
+from regard.attention.normaliser import Normaliser, Softmax
+from regard.attention.pattern import Causal, Pattern
 from regard.attention.position import Position
 from regard.attention.recipe import Recipe
 from regard.attention.score import Score
@@ -169,7 +170,7 @@ TOML_RECIPE = re.compile(rf"\s*({'|'.join(field.name for field in fields(Recipe)
 
 def parse_thing(text: str, sizes: RecipeSizes, own_parts: Mapping[str, Any] = {}) -> Pattern | Position | Recipe:
     """A name of the catalogue, a recipe's TOML or the path of it, or a part such as "Causal() & Window(4)"."""
-    if text in RECIPES:
+    if text in RECIPES | GATED_RECIPES:
         return get_recipe(text, sizes=sizes)
     if text in POSITIONS:
         return POSITIONS[text](sizes)
@@ -195,7 +196,13 @@ def parse_text(text: str) -> Pattern | Position | Recipe:
         return Recipe(score=part)
     if isinstance(part, Normaliser):
         return Recipe(normaliser=part)
-    raise ValueError(f"{text!r} is no score, position, pattern or normaliser; try RelativeVectors(Clipped(4), head=8)")
+    if isinstance(part, Gate):
+        return Recipe(
+            gate=part, pattern=Causal(), normaliser=Unnormalised() if isinstance(part, StateGate) else Softmax()
+        )
+    raise ValueError(
+        f"{text!r} is no score, position, pattern, normaliser or gate; try RelativeVectors(Clipped(4), head=8)"
+    )
 
 
 def parse_file(path: Path, own_parts: Mapping[str, Any] = {}) -> Recipe:
@@ -210,11 +217,12 @@ def parse_file(path: Path, own_parts: Mapping[str, Any] = {}) -> Recipe:
 
 def suggest_name(text: str) -> str:
     """What comes closest to a name that nothing has."""
-    known = {name.lower(): name for name in (*RECIPES, *POSITIONS)} | {name.lower(): f"{name}()" for name in PARTS}
+    names = *RECIPES, *GATED_RECIPES, *POSITIONS
+    known = {name.lower(): name for name in names} | {name.lower(): f"{name}()" for name in PARTS}
     near = get_close_matches(text.lower(), known, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {known[near[0]]!r}?"
-    return f"; names are {', '.join((*RECIPES, *POSITIONS))}; or write a part such as 'Causal() & Window(4)'"
+    return f"; names are {', '.join(names)}; or write a part such as 'Causal() & Window(4)'"
 
 
 def as_recipe(thing: Pattern | Position | Recipe) -> Recipe:

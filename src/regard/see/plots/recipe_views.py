@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from math import log
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from regard.attention.absolute_position import Learned, TreeDepth
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Documents
 from regard.attention.functional import steps
+from regard.attention.gate import Lightning
 from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
 from regard.attention.learned_parts import children
 from regard.attention.pattern import Pattern
@@ -312,18 +314,31 @@ def example_steps(recipe: Recipe, tokens: int) -> Steps:
         query, key = recipe.score.query, recipe.score.key or recipe.score.query
     for scheme in recipe.score_positions:
         query = key = scheme.head if isinstance(scheme, RelativeVectors | CoPE) else query
-    heads = max(map(heads_held, (recipe.score, recipe.position, recipe.normaliser)))
+    heads = max(map(heads_held, (recipe.score, recipe.position, recipe.normaliser, recipe.gate)))
     like = next(recipe.learned().parameters(), torch.zeros(1))  # learned parts may live elsewhere
     q, k = (x.to(like).expand(1, heads, -1, -1) for x in smooth_queries_keys(tokens, query=query, key=key))
     q = q / torch.arange(1, heads + 1).to(like)[:, None, None]  # each head seeks less sharply than the one before
+    if recipe.gate.values:
+        recipe = bind_example_gate(recipe, heads, tokens, key)
     with torch.no_grad():
         return steps(q, k, k, replace(recipe, pattern=recipe.pattern.to(like.device)))
+
+
+def bind_example_gate(recipe: Recipe, heads: int, tokens: int, width: int) -> Recipe:
+    """What is one token older counts 0.95 times as much, features between 0.9 and 1; one token in the middle forgets
+    most of what was before it; every token writes with β = 0.8."""
+    gate, features = recipe.gate, (width,) if recipe.gate.decay == "vector" else ()
+    decay = torch.linspace(0.9, 1.0, width) if features else torch.tensor(0.95)
+    log_decay = decay.log().expand(1, heads, tokens, *features).clone()
+    log_decay[:, :, tokens // 2] = log(0.2)
+    values: dict[str, Any] = {"log_decay": log_decay, "beta": torch.full((1, heads, tokens), 0.8)}
+    return recipe.with_gate(**{name: values[name] for name in gate.values})
 
 
 def heads_held(part: Any) -> int:
     """For how many heads a part, or one that it holds, has numbers; 1 if it does not say."""
     own = 2 if isinstance(part, Differential) else 1
-    if isinstance(part, Alibi | RelativeBias | LogitScale | SinkSoftmax | TalkingHeads | MultiToken):
+    if isinstance(part, Alibi | RelativeBias | LogitScale | SinkSoftmax | TalkingHeads | MultiToken | Lightning):
         own = part.heads
     return max([own, *map(heads_held, children(part).values())])
 
@@ -363,6 +378,5 @@ def recipe_view(recipe: Recipe, *, tokens: Tokens | None = None) -> View:
         Panel("mask", visible, ColourScale("mask"), down=down, across=across),
         Panel("weights on an example", weights, weight_scale(weights), visible, down, across),
     )
-    parts = {"score": recipe.score, "position": recipe.position}
-    parts |= {"pattern": recipe.pattern, "normaliser": recipe.normaliser}
-    return View((PanelRow(panels),), notes=tuple((name, one_line_repr(part)) for name, part in parts.items()))
+    notes = tuple((name, one_line_repr(part)) for name, part in recipe.parts().items())
+    return View((PanelRow(panels),), notes=notes)
