@@ -4,6 +4,7 @@ import argparse
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -36,7 +37,8 @@ def job(kind: str, n: int):
     recipe = get_recipe(kind) if "linear" in kind or kind in GATED else recipe
     if kind in GATED:
         decays = -0.1 * torch.rand(1, HEADS, n, *GATED[kind])
-        values = {"log_decay": decays.requires_grad_(), "beta": torch.rand(1, HEADS, n, requires_grad=True)}
+        betas = torch.rand(1, HEADS, n, requires_grad=True)
+        values: dict[str, Any] = {"log_decay": decays.requires_grad_(), "beta": betas}
         recipe = recipe.with_gate(**{name: values[name] for name in recipe.gate.values})
     mix = Linformer(max_length=n, rank=RANK) if kind == "linformer" else None
 

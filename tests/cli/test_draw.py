@@ -78,7 +78,10 @@ def test_explain_reads_files_texts_and_parts(tmp_path):
         (["draw", "Window(0)"], "Window(size=0): size must be a whole number, at least 1"),
         (["draw", "Window(size=1"], "cannot read 'Window(size=1'"),
         (["draw", "__import__('os')"], """cannot read "__import__('os')" in "__import__('os')"; known parts: Dot,"""),
-        (["draw", "Clipped(3)"], "'Clipped(3)' is no part of a recipe by itself; try RelativeVectors("),
+        (
+            ["draw", "Clipped(3)"],
+            "'Clipped(3)' is no score, position, pattern, normaliser or gate; try",
+        ),
         (["draw", "TreeDepth()"], "TreeDepth(theta=10000.0) needs the sentences' trees: use recipe.with_tree"),
         (["draw", "Additive(3, hidden=-1)"], "cannot read 'Additive(3, hidden=-1)': RuntimeError"),
         (["draw", "Causal()", "--save", "a.gif"], "cannot write 'a.gif': a picture ends in .png, .svg, .pdf"),
