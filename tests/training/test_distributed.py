@@ -17,7 +17,14 @@ from safetensors.torch import load_file, save_file
 from regard.data.batching import Batch
 from regard.tasks.translation.task import Translator
 from regard.training.config import TrainingJob, make_train_config
-from regard.training.distributed import ProcessGroup, Replica, SharedData, gather_tensor, share_rows
+from regard.training.distributed import (
+    ProcessGroup,
+    Replica,
+    SharedData,
+    gather_tensor,
+    join_processes,
+    share_rows,
+)
 from regard.training.loop import make_optimiser, make_step, one_step, step_seed
 from regard.training.run import TrainingRun, read_log
 from regard.training.run_folder import Progress
@@ -176,6 +183,21 @@ def test_batches_that_cannot_be_shared_are_refused(name, why, tmp_path):
 def test_what_needs_the_whole_model_cannot_be_sharded(other):
     with pytest.raises(ValueError, match="needs the whole model on each GPU, and parallel = 'fsdp' divides it"):
         job(packed=True, parallel="fsdp", **other)
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ("mps", "several processes cannot train on mps, only on GPUs by CUDA or on CPUs; use --device cpu"),
+        ("cuda", "--nproc-per-node asks for more processes than GPUs, of which there are 0; lower it"),
+    ],
+)
+def test_devices_that_processes_cannot_share_are_refused(device, why, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"^{why}$"), join_processes(device):
+        pass
 
 
 # --- runs ---

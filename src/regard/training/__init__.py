@@ -2,6 +2,7 @@
 
 from regard.training.checkpoint import average, read_checkpoint, write_checkpoint
 from regard.training.config import TrainConfig, TrainingData
+from regard.training.distributed import ProcessGroup, join_processes
 from regard.training.loop import DivergedError, train
 from regard.training.run_folder import Progress, checkpoints
 from regard.training.step import ConstantSchedule, CosineSchedule, NoamSchedule, Report, Schedule
@@ -11,6 +12,7 @@ __all__ = [
     "CosineSchedule",
     "DivergedError",
     "NoamSchedule",
+    "ProcessGroup",
     "Progress",
     "Report",
     "Schedule",
@@ -18,6 +20,7 @@ __all__ = [
     "TrainingData",
     "average",
     "checkpoints",
+    "join_processes",
     "read_checkpoint",
     "train",
     "write_checkpoint",

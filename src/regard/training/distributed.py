@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import Store
-from torch.distributed.rendezvous import rendezvous
 
 from regard.models.seq2seq import map_tensors
 from regard.models.transformer import DecoderLayer, EncoderLayer
@@ -37,6 +35,7 @@ from regard.training.step import BackwardFunction, StepResult, apply_update, gra
 from regard.world.splitmix import combine_seeds
 
 if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
     from torch.distributed.tensor import DTensor
 
 TIMEOUT = timedelta(
@@ -56,6 +55,14 @@ class ProcessGroup:
 
     Args:
         device: the one of this process.
+
+    Examples:
+        >>> ProcessGroup().is_main  # one process is rank 0 of 1
+        True
+        >>> from regard.data import LMBlocks
+        >>> data = LMBlocks(torch.arange(4, 104), length=10, rows=4)
+        >>> ProcessGroup(rank=1, size=4).share(data).steps(epoch=0) == data.steps(epoch=0)
+        True
     """
 
     rank: int = 0
@@ -120,14 +127,37 @@ def join_processes(device: str) -> Iterator[ProcessGroup]:
     """The processes that torchrun started, or this one alone. If one of them fails, one of them says why.
 
     Args:
-        device: of a single process; of several, a GPU stands for as many of them as processes run on a machine.
+        device: of a single process; of several, "cuda" is a GPU for each.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from regard.data import LMBlocks
+        >>> data, layer = LMBlocks(torch.arange(4, 104), length=10), torch.nn.Linear(3, 1)
+        >>> def loss(model, block):
+        ...     return model(torch.ones(4, 3)).sum(), 4
+        >>> config = TrainConfig(ConstantSchedule(0.001), steps=2)
+        >>> with join_processes("cpu") as group:  # the same script under torchrun: several
+        ...     reports = list(train(layer, data, loss, config, Path("joined"), group=group))
+        >>> group.rank, group.size, len(reports)
+        (0, 1, 2)
     """
     if not all(name in os.environ for name in LAUNCHER) or int(os.environ["WORLD_SIZE"]) == 1:
         yield ProcessGroup(device=device)
         return
+    from torch.distributed.rendezvous import rendezvous  # not every build of torch has it
+
     if device.startswith("cuda"):
-        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+        local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= count:
+            raise ValueError(
+                f"--nproc-per-node asks for more processes than GPUs, of which there are {count}; lower it"
+            )
+        device = f"cuda:{local}"
         torch.cuda.set_device(device)
+    elif device != "cpu":
+        raise ValueError(
+            f"several processes cannot train on {device}, only on GPUs by CUDA or on CPUs; use --device cpu"
+        )
     store, rank, size = next(rendezvous("env://"))
     backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
@@ -146,7 +176,7 @@ def join_processes(device: str) -> Iterator[ProcessGroup]:
         dist.destroy_process_group()
 
 
-def is_first_failure(store: Store) -> bool:
+def is_first_failure(store: "Store") -> bool:
     try:
         return store.add("regard/failures", 1) == 1
     except RuntimeError:  # the machine that holds the store is lost
