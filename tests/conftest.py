@@ -1,6 +1,7 @@
 """What tests share: one seed per test, so that a failure repeats, Ctrl-C as in a terminal, Triton's interpreter."""
 
 import gc
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,27 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 torch.set_num_threads(1)  # fixtures of a file are made before the one of each test; two workers share two cores
 
+# without a GPU, torch notes for each that may still come who seeded it: a traceback, longer to make than most tests
+if not torch.cuda.is_available():
+    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
+
+# what survives a loss of power is not tested, and to wait for the disk is most of what a small checkpoint takes
+os.fsync = lambda fd: None
+
 # a sweep of all that torch, its compilers and the collected tests hold takes longer than most tests
 gc.set_threshold(50_000, 20, 100)
 
 
-# Folders whose files take longest come first, so that no worker is left with a long one at the end.
-LONGEST_FIRST = ["serve", "cli", "hostile", "training", "decode", "see", "ops", "tasks", "models", "attention"]
+# What takes longest comes first, so that no worker is left with a long file at the end.
+LONGEST_FIRST = ["test_docs.py", "serve", "interop", "cli", "test_new_model.py", "test_site.py", "hostile", "training"]
+LONGEST_FIRST += ["decode", "see", "tasks", "models", "test_house.py", "test_public.py", "test_architecture.py"]
+LONGEST_FIRST += ["test_platforms.py", "test_notebooks.py", "ops", "attention"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(HERE).parts[0]
-        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+        name = item.path.relative_to(HERE).parts[0]
+        return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
     items.sort(key=rank)
 
@@ -48,11 +58,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# without a GPU, torch notes for each that may still come who seeded it: a traceback, longer to make than most tests
-seed_torch = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
-
-
 @pytest.fixture(autouse=True)
 def _one_seed():
-    seed_torch(0)
+    torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -6,7 +6,12 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-from .shapes import share_checked
+import pytest
+import torch
+from jaxtyping import Float, TypeCheckError
+from torch import Tensor
+
+from .shapes import checked, share_checked
 from .test_architecture import without_examples
 
 ROOT = Path(__file__).parent.parent
@@ -159,3 +164,21 @@ def test_shape_types_are_not_hidden_from_the_reader():
 def test_shapes_are_checked_under_test():
     """Four of five annotations with a shape at least; tests/shapes.py says which are not checked, and why."""
     assert share_checked() > 0.8
+
+
+def test_a_shape_is_checked_whenever_it_is_new():
+    """Of the arguments and of the result, also after calls that were right."""
+    results = [torch.ones(3, 2), torch.ones(3, 2), torch.ones(2, 3), torch.ones(3, 2)]
+
+    def turn(x: Float[Tensor, "i j"], y: Float[Tensor, "i j"] | None = None) -> Float[Tensor, "j i"]:
+        return results.pop(0)
+
+    turn, x = checked(turn), torch.ones(2, 3)
+    assert [turn(x).shape, turn(x).shape] == [(3, 2)] * 2
+    with pytest.raises(TypeCheckError, match="return value"):
+        turn(x)
+    with pytest.raises(TypeCheckError, match="parameters"):
+        turn(x, y=torch.ones(3, 3))
+    with pytest.raises(TypeCheckError, match="parameters"):
+        turn(x.int())
+    assert turn(x, torch.ones(2, 3)).shape == (3, 2)

@@ -132,7 +132,7 @@ def translator(**train: Any) -> Translator:
         text=PairTokenizerSettings(kind="words", joint=False),
         model=ModelConfig(kind="transformer", model=WIDTH, heads=HEADS),
         train=TrainSettings(
-            **{"steps": 150, "batch_size": 120, "packed": True, "learning_rate": 2e-2, "average_checkpoints": 1} | train
+            **{"steps": 90, "batch_size": 120, "packed": True, "learning_rate": 2e-2, "average_checkpoints": 1} | train
         ),
     )
     source, target = train_tokenizers(PAIRS, settings.text)
@@ -170,9 +170,9 @@ def test_packed_rows_give_what_padded_ones_give():
 
 
 def test_it_resumes_exactly(tmp_path):
-    straight, _ = trained(tmp_path / "straight", steps=40)
-    trained(tmp_path / "left", stop_after=23, steps=40)
-    again, _ = trained(tmp_path / "left", steps=40)
+    straight, _ = trained(tmp_path / "straight", steps=19)
+    trained(tmp_path / "left", stop_after=11, steps=19)
+    again, _ = trained(tmp_path / "left", steps=19)
     for name, weight in straight.model.state_dict().items():
         assert torch.equal(weight, again.model.state_dict()[name]), name
 

@@ -1,7 +1,5 @@
 """Attention statistics: what holds for all weights, what costs nothing, the memory it takes, and errors."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -37,6 +35,7 @@ from regard.attention.stats import StatsRequest, attention_stats
 from tests.attention.patterns import dense, patterns
 from tests.attention.stats_reference import ALL, pool_map, small_bands
 from tests.attention.test_parity import B, D, T
+from tests.forks import run_program
 
 some = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -171,7 +170,6 @@ def test_a_window_costs_its_own_width(monkeypatch):
 
 MEMORY = """
 import sys
-sys.path.insert(0, "benchmarks")
 import torch
 from machine import forget_peak, peak_mib
 from regard.attention import Recipe, parse_part
@@ -192,8 +190,9 @@ print(peak_mib() - before)
 @pytest.mark.parametrize("pattern", [pytest.param("Full()", marks=pytest.mark.slow), "Causal() & Window(512)"])
 def test_eight_thousand_tokens_need_far_less_than_their_weights(pattern):
     """The matrix of weights alone would be 256 MiB."""
-    done = subprocess.run([sys.executable, "-c", MEMORY, pattern], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 96
+    done = run_program(MEMORY, pattern)
+    assert done.code == 0, done.err
+    assert float(done.out) < 96
 
 
 # --- mistakes ---

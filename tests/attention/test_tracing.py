@@ -5,7 +5,6 @@ for, not its C++ or Triton compiler, which have nothing to do with us and take l
 """
 
 import json
-import sys
 from collections.abc import Callable
 from functools import cache
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from regard.attention import BACKENDS, Causal, Full, MultiHeadAttention, Padding, Pattern, Recipe, Window, explain
-from tests.attention.triton_interpreter import run_module
+from tests.forks import run_program
 from tests.narrowing import assert_is_instance
 
 PATTERNS = {"full": Full(), "causal": Causal(), "window": Window(16), "padding": Full()}
@@ -113,7 +112,9 @@ def main(cases: list[str]) -> None:
 
 @cache
 def differences(*cases: str) -> dict[str, float | str]:
-    return run_module("tests.attention.test_tracing", *cases)
+    done = run_program("import sys; from tests.attention.test_tracing import main; main(sys.argv[1:])", *cases)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
 
 
 @pytest.mark.parametrize("case", [*SHORT, *(pytest.param(case, marks=pytest.mark.slow) for case in LONG)])
@@ -162,7 +163,3 @@ def test_a_layer_refuses_a_backend_that_does_not_exist_or_cannot_run_it():
         MultiHeadAttention(8, heads=2, backend="flash")
     with pytest.raises(ValueError, match="hard cannot run this recipe"):
         MultiHeadAttention(8, heads=2, backend="hard")(torch.randn(1, 5, 8))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -65,19 +65,6 @@ def run_in_folder(module: str, folder: str) -> int:
     return 0
 
 
-def run_module(module: str, *arguments: str, **environment: str) -> dict[str, Any]:
-    """What this module printed last when it was run in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", module, *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def print_json(cases: Callable[[], dict[str, Any]]) -> None:
     patch_interpreter_loops()
     patch_language_once()

@@ -1,9 +1,6 @@
 """A prepared model: by tensors alone beam search finds what the definition finds, in every precision it can say so."""
 
-import os
 import random
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -328,43 +325,6 @@ def test_the_few_best_of_many_words_equals_included(seed, count, vocabulary):
     scores[2, 2] = -torch.inf
     for ours, theirs in zip(chunked_topk(scores, count), stable_topk(scores, count), strict=True):
         assert torch.equal(ours, theirs)
-
-
-# --- the kernel ---
-
-INTERPRETED = """
-import torch
-from regard.decode.kernels import segment_topk
-from regard.decode.topk import topk_logprobs_torch
-torch.manual_seed(0)
-for vocabulary, count, segment in ((37, 3, 16), (64, 4, 64), (101, 2, 32)):
-    logits, bias = torch.randn(5, vocabulary) * 3, torch.randn(vocabulary)
-    logits[1] = 0.0
-    bias[7:11] = bias[7]
-    logits[2, 7:11] = 9.0
-    closed = torch.zeros(vocabulary, dtype=torch.uint8)
-    closed[[0, 1, 8]] = 1
-    values, words, whole = segment_topk(logits, bias, closed, count, segment)
-    torch.testing.assert_close(whole, (logits + bias).logsumexp(-1, keepdim=True))
-    wanted = topk_logprobs_torch(logits + bias, closed, count, None)
-    order = words.sort(dim=-1, stable=True).indices
-    top = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
-    torch.testing.assert_close(top.values[:, :count], wanted.values)
-    assert torch.equal(words.gather(1, order).gather(1, top.indices)[:, :count], wanted.tokens), vocabulary
-print("agreed")
-"""
-
-
-def test_the_gpu_s_kernel_offers_what_the_cpu_offers():
-    pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", INTERPRETED],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "agreed" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -113,16 +113,20 @@ def attention_errors() -> dict[str, float]:
 
 
 def segment_topk_error() -> float:
-    """Of a vocabulary in three segments, how far the best words' log-probabilities are from the definition."""
+    """Of vocabularies in one segment or several, how far the best words' log-probabilities are from the definition."""
     from regard.decode.kernels import segment_topk
 
-    logits, bias = 5 * torch.randn(3, 37), torch.randn(37)
-    closed = torch.zeros(37, dtype=torch.uint8).index_fill_(0, torch.tensor([0, 17]), 1)
-    values, words, whole = segment_topk(logits, bias, closed, 4, segment=16)
-    wanted = topk_logprobs_torch(logits + bias, closed, 4, None)
-    values, picked = values.topk(4)
-    assert torch.equal(words.gather(1, picked), wanted.tokens)
-    far = values - wanted.values, whole[:, 0] - (logits + bias).logsumexp(-1)
+    far = []
+    for vocabulary, count, segment in ((37, 3, 16), (64, 4, 64), (101, 2, 32)):
+        logits, bias = 3 * torch.randn(5, vocabulary), torch.randn(vocabulary)
+        logits[1], bias[7:11], logits[2, 7:11] = 0.0, bias[7].clone(), 9.0  # the best of a row are equal
+        closed = torch.zeros(vocabulary, dtype=torch.uint8).index_fill_(0, torch.tensor([0, 1, 8]), 1)
+        values, words, whole = segment_topk(logits, bias, closed, count, segment)
+        wanted = topk_logprobs_torch(logits + bias, closed, count, None)
+        order = words.sort(dim=-1, stable=True).indices  # of equals the lower token
+        top = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
+        assert torch.equal(words.gather(1, order).gather(1, top.indices)[:, :count], wanted.tokens), vocabulary
+        far += [top.values[:, :count] - wanted.values, whole - (logits + bias).logsumexp(-1, keepdim=True)]
     return max(float(part.abs().max()) for part in far)
 
 

@@ -4,11 +4,10 @@ import asyncio
 import gc
 import importlib
 import json
+import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import time
 import weakref
 from base64 import b64encode
@@ -40,6 +39,7 @@ from regard.serve.model_store import ModelStore
 from regard.serve.security import BodyBudget
 from regard.serve.trace_cache import ENTRY_BYTES, ArrayCache, CachedTrace, TraceCache
 from regard.serve.workers import Workers
+from tests.forks import start_program
 from tests.see.untrained_models import CAT, image_classifier, tagger
 from tests.serve.client import TOKEN, assert_sentence, client_of, example, learners, post_trace, site_path, visitor
 
@@ -468,7 +468,6 @@ def test_a_line_that_is_used_again_and_again_stays_open_and_sends_at_once(store,
 ENDLESS = """
 import sys, time
 from pathlib import Path
-sys.path[:0] = ["."]
 from regard.serve import app, server
 from tests.hostile.test_requests import TOKEN, ModelStore, connected, tagger, whole_request
 app.GET_ROUTES["/api/models"] = lambda request: time.sleep(1000)  # asleep outside of Python: nothing can stop it
@@ -480,15 +479,17 @@ with server.open_socket(0) as here:
 
 
 def test_ctrl_c_ends_the_server_whatever_it_works_on(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", ENDLESS, tmp_path / "ready"], stderr=subprocess.PIPE, text=True)
+    process = start_program(ENDLESS, tmp_path, tmp_path / "ready")
+    said = tmp_path / "err"
     while not (tmp_path / "ready").exists():
-        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert process.is_alive(), said.read_text()
         time.sleep(0.05)
     time.sleep(1.5)  # all are taken on
-    process.send_signal(signal.SIGINT)
-    _, received = process.communicate(timeout=120)
-    assert process.returncode == 0, received
-    assert "Traceback" not in received
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join(timeout=120)
+    assert process.exitcode == 0, said.read_text()
+    assert "Traceback" not in said.read_text()
 
 
 # --- too many ---

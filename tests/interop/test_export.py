@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,11 +31,11 @@ from regard.interop.export_format import (
 )
 from regard.interop.proof import PROOF, Check, ProofInputs, TranslationEngine, compare_engines, compare_outputs
 from regard.tasks.translation.task import Translator
+from tests.forks import run_program
 
 from .checkpoints import CHECKPOINTS, SENTENCES
 from .exports import HALVES, LEARNED, LLAMA, SOURCE, generator, proof_inputs, translator
 
-ROOT = Path(__file__).parent.parent.parent
 PAIRS = {"the cat sleeps": "le chat dort", "a dog": "un chien", "the dog sleeps": "le chien dort", "a cat": "un chat"}
 
 
@@ -521,9 +519,8 @@ assert "the model 'gru' is recurrent" in objection
 
 def test_onnx_gives_our_tokens(run, tmp_path):
     """Searched by our own beam search, in batches of any size, with a cache that begins empty and grows."""
-    words = [sys.executable, "-W", "ignore", "-c", ONNX, str(run), str(tmp_path / "onnx")]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_program(ONNX, run, tmp_path / "onnx")
+    assert done.code == 0, done.err[-3000:]
     text = re.search(r"encode\('(.*?)'\)", code_of(tmp_path / "onnx" / "README.md"))
     assert text
-    assert done.stdout.strip() == regard.load(run, device="cpu").translate(text[1], beam=1).text
+    assert done.out.strip() == regard.load(run, device="cpu").translate(text[1], beam=1).text

@@ -215,13 +215,14 @@ def test_an_unknown_keyword_is_refused_and_never_ignored():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_dropout_and_other_kernels_are_refused():
+@pytest.mark.parametrize("other", ["flash_attention_2", pytest.param("flex_attention", marks=pytest.mark.slow)])
+def test_dropout_and_other_kernels_are_refused(other):
     model = transformers.BertModel(transformers.BertConfig(**SIZES, **TOKENS)).train()
     with pytest.raises(ValueError, match=r"drops weights at random \(0\.1\).*call model.eval\(\)"), regard.watch(model):
         model(IDS)
     model = FAMILIES["Llama"].build()
-    model.config._attn_implementation = "flex_attention"
-    with pytest.raises(ValueError, match=r"attends by 'flex_attention'.*set_attn_implementation"), regard.watch(model):
+    model.config._attn_implementation = other
+    with pytest.raises(ValueError, match=rf"attends by '{other}'.*set_attn_implementation"), regard.watch(model):
         model(IDS)
 
 

@@ -1,8 +1,6 @@
 """Linear cross-entropy: as torch's cross-entropy, chunk by chunk, in far less memory."""
 
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from regard.ops.linear_cross_entropy import (
 )
 from regard.training.numerics import use_deterministic
 from tests.attention.qkv import cast_leaves
+from tests.forks import run_program
 
 N, WIDTH, SIZE, HIDDEN = 13, 7, 29, 3  # HIDDEN: the word that is ignored
 CHUNKS = {"1 row": 1, "5 rows": 5, "all rows": N}
@@ -352,15 +351,9 @@ for name, loss in losses.items():
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux forgets the peak of a process")
 def test_the_scores_are_never_all_there():
     n, size, width = 4099, 8209, 11
-    benchmarks = Path(__file__).parents[2] / "benchmarks"
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, *map(str, (n, size, width))],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=benchmarks,
-    )
-    peaks = {name: float(mib) for name, mib in (line.split() for line in done.stdout.splitlines())}
+    done = run_program(MEASURED, n, size, width)
+    assert done.code == 0, done.err
+    peaks = {name: float(mib) for name, mib in (line.split() for line in done.out.splitlines())}
     scores = n * size * 4 / 2**20
     assert peaks["full"] > scores  # so the measure sees them where they are
     assert peaks["ours"] < scores / 6

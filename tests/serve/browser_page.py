@@ -16,6 +16,11 @@ class BrowserPage:
         for event, listener in self.listeners.items():
             page.on(event, listener)
 
+    def leave(self) -> None:
+        """So that what is opened next is loaded anew, though it be the same address."""
+        if self.page.url != "about:blank":
+            self.page.goto("about:blank")
+
     def stop(self) -> None:
         """The page belongs to another test."""
         for event, listener in self.listeners.items():

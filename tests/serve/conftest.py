@@ -59,7 +59,8 @@ def shared_page(module_page) -> Iterator[Any]:
     yield module_page
     module_page.unroute_all(behavior="ignoreErrors")
     module_page.goto("about:blank")
-    module_page.set_viewport_size(WIDE)
+    if module_page.viewport_size != WIDE:
+        module_page.set_viewport_size(WIDE)
     module_page.emulate_media(color_scheme="null")
     module_page.context.clear_permissions()
 

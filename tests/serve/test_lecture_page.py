@@ -60,7 +60,8 @@ def page(shared_page, address):
 
 
 def opened(page, address: str, at: str = "1.0", more: str = ""):
-    page.goto("about:blank")
+    if page.url != "about:blank":  # or it would not be loaded anew
+        page.goto("about:blank")
     page.goto(f"{address}#lecture={at}{more}")
     page.wait_for_selector("regard-lecture table td")
     page.evaluate("async () => { window.store = (await import('/static/js/store.js')).store; }")

@@ -56,7 +56,7 @@ def address() -> Iterator[str]:
 
 class PageViewer(BrowserPage):
     def open(self, state: str, view: str) -> Any:
-        self.page.goto("about:blank")
+        self.leave()
         self.page.goto(f"{self.address}#{state}&view={view}")
         self.wait(view)
         return self.page

@@ -49,7 +49,7 @@ UNTIL = """() => new Promise((done, give_up) => {
 
 class PageViewer(BrowserPage):
     def open(self, view: str, **state: Any) -> Any:
-        self.page.goto("about:blank")
+        self.leave()
         self.page.goto(self.address + hashed(view, state))
         self.until(f"document.querySelector('regard-{view}').dataset.painted")
         return self.page.locator(f"regard-{view}")

@@ -38,10 +38,10 @@ def test_masks_never_hide_special_tokens_or_padding_and_fall_as_bert_s_do():
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> TextEncoder:
-    """After 150 steps on sentences of the miniature world."""
+    """After 50 steps on sentences of the miniature world."""
     settings = MaskedLMSettings.of_world()
-    settings = replace(settings, data=replace(settings.data, sentences=2000))
-    settings = settings.with_changes({"train.steps": "150", "train.validate_every": "150", "train.warmup_steps": "20"})
+    settings = replace(settings, data=replace(settings.data, sentences=600))
+    settings = settings.with_changes({"train.steps": "50", "train.validate_every": "50", "train.warmup_steps": "20"})
     train, valid = (settings.data.read(split, None).examples for split in ("train", "valid"))
     made = TextEncoder.from_examples(train, settings)
     before = {name: weight.clone() for name, weight in made.model.state_dict().items()}

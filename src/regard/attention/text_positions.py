@@ -34,6 +34,10 @@ class TokenPositions:
     def batches(self) -> int:
         return max(len(self.q), len(self.k))
 
+    def __repr__(self) -> str:
+        """By shape, as a pattern of a batch: backends that object name the scheme at every call."""
+        return f"TokenPositions({', '.join('×'.join(map(str, x.shape)) for x in (self.q, self.k))})"
+
 
 def token_positions_of(
     q: Tensor,

@@ -1,8 +1,5 @@
 """Figures show the numbers they are given: masks, weights, steps and recipes, read back from the drawn images."""
 
-import subprocess
-import sys
-
 import matplotlib
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from regard.attention.pattern import Pattern
 from regard.see import draw
 from regard.see.plots.layout import VISIBLE
 from regard.see.plots.recipe_views import black_cat, example_steps
+from tests.forks import run_program
 from tests.see.plots.artists import image_axes, image_data, texts, tick_labels
 
 WORDS = ["le", "chat", "noir"]
@@ -246,5 +244,5 @@ def test_drawing_changes_no_setting():
 
 
 def test_drawing_needs_no_window():
-    code = "import regard.see, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    done = run_program("import regard.see, sys; sys.exit('matplotlib.pyplot' in sys.modules)")
+    assert done.code == 0, done.err
