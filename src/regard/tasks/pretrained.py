@@ -17,6 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.data.files import make_folder, write_text_atomic
+from regard.data.tokenizers.base import Tokenizer
+from regard.data.tokenizers.subwords import load_tokenizer
 from regard.models.safetensors_io import (
     check_compatible,
     load_weights,
@@ -29,6 +31,7 @@ from regard.models.safetensors_io import (
 from regard.tasks.config import RunSettings, read_depths
 from regard.tasks.own_parts import OwnParts, write_copies
 from regard.tasks.registry import is_huggingface_folder
+from regard.tasks.tokenizers import train_text_tokenizer
 from regard.training.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 
 if TYPE_CHECKING:
@@ -72,9 +75,9 @@ class PretrainedModel(ABC):
         """By the names of their files."""
         return {name: getattr(self, attribute) for attribute, (name, _) in self.part_files.items()}
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def from_examples(examples: Any, settings: Any, /) -> "PretrainedModel":
+    def from_examples(cls, examples: Any, settings: Any, /) -> "PretrainedModel":
         """New weights; vocabularies and labels from training examples."""
 
     @classmethod
@@ -138,6 +141,22 @@ class PretrainedModel(ABC):
                 raise ValueError(f"{folder / SETTINGS}: {name} = {depth}, but the weights in {weights} are of fewer")
         with shapes_only():
             check_compatible(cls.from_description(folder, own_parts).model, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class TextModel(PretrainedModel):
+    """Abstract: a model of texts with the one tokenizer that it reads and writes them by."""
+
+    part_files: ClassVar = {"tokenizer": ("tokenizer", load_tokenizer)}
+
+    model: Any
+    tokenizer: Tokenizer
+    settings: Any
+
+    @classmethod
+    def from_examples(cls, texts: Sequence[str], settings: Any, /) -> Self:
+        """A vocabulary learnt from the texts, and a model with new weights."""
+        return cls.from_parts(train_text_tokenizer(texts, settings.text), settings=settings)
 
 
 def part_path(folder: Path, name: str) -> Path:

@@ -119,9 +119,9 @@ class LengthClassifier(PretrainedModel):
     def build_model(tokenizer: Tokenizer, settings: LengthSettings) -> LengthModel:
         return LengthModel(tokenizer.size, settings.model.model, settings.model.heads)
 
-    @staticmethod
-    def from_examples(examples: Sequence[Example], settings: LengthSettings, /) -> "LengthClassifier":
-        return LengthClassifier.from_parts(WordTokenizer.train(text for text, _ in examples), settings=settings)
+    @classmethod
+    def from_examples(cls, examples: Sequence[Example], settings: LengthSettings, /) -> "LengthClassifier":
+        return cls.from_parts(WordTokenizer.train(text for text, _ in examples), settings=settings)
 
     def batch(self, examples: Sequence[Example], device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
         tokens, lengths = pad_rows(self.tokenizer.encode_batch(text for text, _ in examples))

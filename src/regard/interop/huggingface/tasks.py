@@ -120,8 +120,8 @@ class HuggingFaceTaskModel(PretrainedModel):
     def build_model(*args: Any, **kwargs: Any) -> Any:
         raise ValueError(NOT_TRAINED_HERE)
 
-    @staticmethod
-    def from_examples(examples: Any, settings: Any, /) -> PretrainedModel:
+    @classmethod
+    def from_examples(cls, examples: Any, settings: Any, /) -> PretrainedModel:
         raise ValueError(NOT_TRAINED_HERE)
 
     def job(self, examples: Sequence[Any], held_out: Sequence[Any], device: str = "cpu", /):

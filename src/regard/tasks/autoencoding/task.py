@@ -14,7 +14,6 @@ from torch import Tensor
 from regard.data.batching import Example, pad_rows
 from regard.data.files import chunks, read_lines
 from regard.data.tokenizers.base import EOS, UNK, Tokenizer
-from regard.data.tokenizers.subwords import load_tokenizer
 from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, inference_mode, make_requests
 from regard.decode.stepwise import Greedy
 from regard.decode.translation import LINE_BREAKS, WINDOW, batch_by_tokens, translate_all, translate_as_found
@@ -22,11 +21,10 @@ from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_auto
 from regard.models.seq2seq import device_of
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import MetricScore, PairedResult, TaskMetrics, paired_bootstrap
-from regard.tasks.pretrained import ModelOutput, PretrainedModel, one_or_many
+from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many
 from regard.tasks.protocol import ProgressBar, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
-from regard.tasks.tokenizers import train_text_tokenizer
 from regard.training.config import TrainingJob, TrainSettings
 
 # --- settings and data ---
@@ -96,20 +94,13 @@ USUAL = Greedy(LengthLimit(0, 100))  # a latent does not say how long its senten
 
 
 @dataclass(frozen=True, eq=False)
-class SentenceAutoencoder(PretrainedModel):
+class SentenceAutoencoder(TextModel):
     """A model with the vocabulary in which it reads and writes."""
 
     settings_type = AutoencodingSettings
-    part_files: ClassVar = {"tokenizer": ("tokenizer", load_tokenizer)}
 
     model: Autoencoder
-    tokenizer: Tokenizer
     settings: AutoencodingSettings
-
-    @staticmethod
-    def from_examples(sentences: Sequence[str], settings: AutoencodingSettings) -> "SentenceAutoencoder":
-        """A vocabulary learnt from the sentences, and a model with new weights."""
-        return SentenceAutoencoder.from_parts(train_text_tokenizer(sentences, settings.text), settings=settings)
 
     @staticmethod
     def build_model(words: Tokenizer, settings: AutoencodingSettings) -> Autoencoder:

@@ -199,13 +199,15 @@ class ImageClassifier(PretrainedModel):
     labels: Labels
     settings: ImageClassificationSettings
 
-    @staticmethod
-    def from_examples(pictures: Sequence[LabelledImage], settings: ImageClassificationSettings) -> "ImageClassifier":
+    @classmethod
+    def from_examples(
+        cls, pictures: Sequence[LabelledImage], settings: ImageClassificationSettings
+    ) -> "ImageClassifier":
         """Size, scale and classes from the pictures, and a model with new weights."""
         labels = Labels.of(one.label for one in pictures)
         if len(labels) < 2:
             raise ValueError(f"all {len(pictures)} pictures are {labels.names[0]!r}; give pictures of two classes")
-        return ImageClassifier.from_parts(
+        return cls.from_parts(
             ImagePreprocessor.of(stack_images((one.name, one.pixels) for one in pictures)), labels, settings=settings
         )
 

@@ -24,7 +24,6 @@ from regard.data.lm_blocks import (
 )
 from regard.data.tokenizers.base import BOS, EOS, UNK, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
-from regard.data.tokenizers.subwords import load_tokenizer
 from regard.decode.generation import generate, stream_text, text_constraints
 from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch
 from regard.models.config import RNN_KINDS, LanguageModelConfig
@@ -42,7 +41,7 @@ from regard.tasks.language_modeling.token_nll import (
     tune_cache,
 )
 from regard.tasks.metrics import MetricScore, TaskMetrics
-from regard.tasks.pretrained import ModelOutput, PretrainedModel, one_or_many
+from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many
 from regard.tasks.protocol import (
     EncodedInput,
     GenerationInput,
@@ -55,7 +54,7 @@ from regard.tasks.protocol import (
     no_progress,
 )
 from regard.tasks.splits import HELD_OUT, LoadedExamples, SentenceData, Split
-from regard.tasks.tokenizers import group_into_words, token_label, train_text_tokenizer
+from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import TrainingJob, TrainSettings
 from regard.training.corpus import to_device_async
 
@@ -255,21 +254,14 @@ def hidden_after_context(model: LanguageModel, inputs: Tokens, lead: int) -> Flo
 
 
 @dataclass(frozen=True, eq=False)
-class TextGenerator(PretrainedModel):
+class TextGenerator(TextModel):
     """A language model with the vocabulary it reads and writes, and a cache if one was chosen for it."""
 
     settings_type = LanguageModelingSettings
-    part_files: ClassVar = {"tokenizer": ("tokenizer", load_tokenizer)}
 
     model: LanguageModel
-    tokenizer: Tokenizer
     settings: LanguageModelingSettings
     neural_cache: NeuralCache | None = None
-
-    @staticmethod
-    def from_examples(lines: Sequence[str], settings: LanguageModelingSettings) -> "TextGenerator":
-        """A vocabulary from the lines, and a model with new weights."""
-        return TextGenerator.from_parts(train_text_tokenizer(lines, settings.text), settings=settings)
 
     @staticmethod
     def build_model(words: Tokenizer, settings: LanguageModelingSettings) -> LanguageModel:

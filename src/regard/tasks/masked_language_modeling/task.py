@@ -15,18 +15,17 @@ from regard.data.batching import pad_rows
 from regard.data.files import read_lines
 from regard.data.tokenizers.base import NUM_SPECIAL_TOKENS, UNK, Tokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
-from regard.data.tokenizers.subwords import load_tokenizer
 from regard.layers.pooling import token_mask
 from regard.models.config import EncoderConfig
 from regard.models.config_base import SHARE, Choices, Ranges, SettingsTable
 from regard.models.masked_lm import MaskedLanguageModel
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import MetricScore, TaskMetrics
-from regard.tasks.pretrained import ModelOutput, PretrainedModel, one_or_many
+from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many
 from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.registry import MAX_TEXT_TOKENS
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
-from regard.tasks.tokenizers import group_into_words, token_label, train_text_tokenizer
+from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import TrainingJob, TrainSettings, to_float32
 from regard.training.corpus import Corpus, drop_long, iterate_batches, to_device_async
 
@@ -192,19 +191,13 @@ class FillOutput(ModelOutput):
 
 
 @dataclass(frozen=True, eq=False)
-class TextEncoder(PretrainedModel):
+class TextEncoder(TextModel):
     """A masked language model with its vocabulary: it fills masks, and gives texts vectors."""
 
     settings_type = MaskedLMSettings
-    part_files: ClassVar = {"tokenizer": ("tokenizer", load_tokenizer)}
 
     model: MaskedLanguageModel
-    tokenizer: Tokenizer
     settings: MaskedLMSettings
-
-    @staticmethod
-    def from_examples(lines: Sequence[str], settings: MaskedLMSettings, /) -> "TextEncoder":
-        return TextEncoder.from_parts(train_text_tokenizer(lines, settings.text), settings=settings)
 
     @staticmethod
     def build_model(words: Tokenizer, settings: MaskedLMSettings) -> MaskedLanguageModel:

@@ -215,13 +215,13 @@ class NodeClassifier(PretrainedModel):
     labels: Labels
     settings: NodeClassificationSettings
 
-    @staticmethod
-    def from_examples(nodes: Sequence[LabelledNode], settings: NodeClassificationSettings) -> "NodeClassifier":
+    @classmethod
+    def from_examples(cls, nodes: Sequence[LabelledNode], settings: NodeClassificationSettings) -> "NodeClassifier":
         """What reads nodes, and the labels, from their whole graph; a model with new weights."""
         graph = graph_of(nodes)
         if len(labels := graph.labels()) < 2:
             raise ValueError(f"all nodes whose label is known are {labels.names[0]!r}; give some of another label")
-        return NodeClassifier.from_parts(fit_featurizer(graph), labels, settings=settings)
+        return cls.from_parts(fit_featurizer(graph), labels, settings=settings)
 
     @staticmethod
     def build_model(reader: NodeFeaturizer, labels: Labels, settings: NodeClassificationSettings) -> GraphNetwork:

@@ -206,11 +206,11 @@ class TextClassifier(PretrainedModel):
     labels: Labels
     settings: ClassificationSettings
 
-    @staticmethod
-    def from_examples(texts: Sequence[LabelledText], settings: ClassificationSettings) -> "TextClassifier":
+    @classmethod
+    def from_examples(cls, texts: Sequence[LabelledText], settings: ClassificationSettings) -> "TextClassifier":
         """A vocabulary and labels from the texts, and a model with new weights."""
         words = train_tokenizer_with_vectors((one.text for one in texts), settings.text, settings.words)
-        return TextClassifier.from_parts(words, Labels.of(one.label for one in texts), settings=settings)
+        return cls.from_parts(words, Labels.of(one.label for one in texts), settings=settings)
 
     @staticmethod
     def build_model(

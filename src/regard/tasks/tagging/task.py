@@ -241,12 +241,12 @@ class Tagger(PretrainedModel):
     characters: Tokenizer
     settings: TaggingSettings
 
-    @staticmethod
-    def from_examples(sentences: Sequence[TaggedSentence], settings: TaggingSettings) -> "Tagger":
+    @classmethod
+    def from_examples(cls, sentences: Sequence[TaggedSentence], settings: TaggingSettings) -> "Tagger":
         """A vocabulary, letters and tags from the sentences, and a model with new weights."""
         texts = [" ".join(sentence.words) for sentence in sentences]
         labels = Labels.of(tag for sentence in sentences for tag in sentence.tags if tag != NO_VALUE)
-        return Tagger.from_parts(
+        return cls.from_parts(
             train_tokenizer_with_vectors(texts, settings.text, settings.words),
             labels,
             CharTokenizer.train(texts),

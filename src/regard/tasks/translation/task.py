@@ -180,11 +180,11 @@ class Translator(PretrainedModel):
     def build_model(source: Tokenizer, target: Tokenizer, settings: TranslationSettings) -> Seq2Seq:
         return build_model(settings.model, source.size, target.size)
 
-    @staticmethod
-    def from_examples(pairs: Sequence[SentencePair], settings: TranslationSettings) -> "Translator":
+    @classmethod
+    def from_examples(cls, pairs: Sequence[SentencePair], settings: TranslationSettings) -> "Translator":
         """Vocabularies learnt from the pairs, and a model with new weights."""
         source, target = train_tokenizers(pairs, settings.text)
-        return Translator.from_parts(source, target, settings=settings)
+        return cls.from_parts(source, target, settings=settings)
 
     def examples(self, pairs: Sequence[SentencePair]) -> list[Example]:
         sources = self.source.encode_batch([pair.source for pair in pairs])

@@ -281,14 +281,14 @@ class QuestionAnswerer(PretrainedModel):
     labels: Labels
     settings: VQASettings
 
-    @staticmethod
-    def from_examples(questions: Sequence[ImageQuestion], settings: VQASettings) -> "QuestionAnswerer":
+    @classmethod
+    def from_examples(cls, questions: Sequence[ImageQuestion], settings: VQASettings) -> "QuestionAnswerer":
         """Size, scale, vocabulary and answers from the questions, and a model with new weights."""
         labels = Labels.of(one.answer for one in questions)
         words = train_text_tokenizer((one.text for one in questions), settings.text)
         pictures = dict.fromkeys(one.picture for one in questions)
         preprocessor = ImagePreprocessor.of(stack_images((one.name, one.pixels) for one in pictures))
-        return QuestionAnswerer.from_parts(preprocessor, words, labels, settings=settings)
+        return cls.from_parts(preprocessor, words, labels, settings=settings)
 
     @staticmethod
     def build_model(
