@@ -266,6 +266,19 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("sdpa", "a blind row sees everything", "out if blind is None else out.masked_fill(blind, 0.0)", "out"),
         ("sdpa", "never drops", "dropout_p=softmax_dropout(recipe.normaliser) or 0.0", "dropout_p=0.0"),
     ],
+    "attention/gate.py": [
+        ("gate", "forgets in the other direction", "h, i - self.first) - token_values(total, b, h, j - self.first)", "h, j - self.first) - token_values(total, b, h, i - self.first)"),
+        ("gate", "the decay before a token, not with it", "return log_decay.double().cumsum(2)", "return log_decay.double().cumsum(2) - log_decay"),
+        ("gate", "erases without β", "beta[..., None] * products", "products"),
+        ("gate", "writes without β", "solve_triangular(erased, scores, **inverse_of) * beta[:, :, None]", "solve_triangular(erased, scores, **inverse_of)"),
+        ("gate", "a hidden key erases", " & among.diagonal(dim1=-2, dim2=-1)[..., None]", ""),
+    ],
+    "attention/backends/state.py": [
+        ("state", "the state after a chunk lacks its decay", "(state if decay is None else decay * state)", "state"),
+        ("state", "a chunk's keys do not decay to its end", "self.k * self.decay(self.total[:, :, :, -1:] - self.total)", "self.k"),
+        ("state", "what is stored is not erased", "v if under is None else v - under @ state", "v"),
+        ("state", "a document goes on in the next", "x if self.goes_on is None else x * self.goes_on[..., None]", "x"),
+    ],
     "attention/backends/linear.py": [
         ("linear", "a chunk's state holds the chunk itself",
          "kv, keys = kv[:, :, :-1], keys[:, :, :-1]", "kv, keys = kv[:, :, 1:], keys[:, :, 1:]"),

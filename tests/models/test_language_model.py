@@ -274,14 +274,34 @@ def test_dropped_weights_are_drawn_for_each_call_and_only_while_training(name):
     assert torch.equal(model.eval()(tokens), model(tokens))
 
 
-@pytest.mark.parametrize("name", ["elman", "gru", "lstm", "transformer", "transformer, window", "transformer, linear"])
+TRANSFORMERS = ["transformer", "transformer, window", "transformer, linear", "transformer, gated delta"]
+
+
+@pytest.mark.parametrize("name", ["elman", "gru", "lstm", *TRANSFORMERS])
 def test_a_rhyme_is_learnt(name):
+    learn_rhyme(WRITERS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "gate", ["Retention()", "Lightning(2)", "ScalarDecay()", "VectorDecay()", "Delta()", "GatedDelta()", "KimiDelta()"]
+)
+def test_a_rhyme_is_learnt_with_every_gate_and_stored(gate):
+    config = transformer(f'{STATE}gate = "{gate}"')
+    model, again, tokens = learn_rhyme(config), LanguageModel(config, SIZE).eval(), texts()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(tokens), model(tokens))
+    assert_close(by_pieces(again, tokens, [1] * 11)[0], model(tokens), rtol=0, atol=1e-4)
+
+
+def learn_rhyme(config: LanguageModelConfig) -> LanguageModel:
     """Each word is told by the one before it."""
     tokens = (torch.arange(12) + torch.arange(4)[:, None]) % 5
-    model = LanguageModel(WRITERS[name], SIZE).train()
+    model = LanguageModel(config, SIZE).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(60):
         optimiser.zero_grad()
         cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
         optimiser.step()
     assert (model.eval()(tokens[:, :-1]).argmax(-1) == tokens[:, 1:]).float().mean() > 0.9
+    return model

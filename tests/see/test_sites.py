@@ -16,6 +16,9 @@ from regard.attention import (
     Cosine,
     Dot,
     Feature,
+    Forget,
+    GatedDelta,
+    GateProjection,
     Global,
     Hard,
     Linformer,
@@ -29,6 +32,8 @@ from regard.attention import (
     Sparsemax,
     Strided,
     TopK,
+    Unnormalised,
+    VectorDecay,
     Window,
     record_attention,
 )
@@ -45,6 +50,7 @@ from regard.models.language_model import LanguageModel
 from regard.models.tfidf import BagOfWordsClassifier
 from regard.models.vision import ChannelCNN, ConvolutionBlock, VisionConfig, build_vision_model
 from regard.models.vqa import VQAConfig, VQAModel
+from regard.see import trace_module
 from regard.see.edits import Edits, GateOff, Mask, Temperature
 from regard.see.recorder import AttentionRecorder, apply_edits, trace_layer
 from regard.see.sites import AttentionSite, GateSite
@@ -355,6 +361,35 @@ def test_any_recipe_is_seen_as_it_ran(name):
     assert_close(picture, by_hand(seen[4], 5, 7), atol=1e-6, rtol=0)
     part = site.max_pool(4, 3, 99, queries=range(11, 29), keys=range(2, 13), sentence=1)
     assert_close(part, by_hand(seen[4, 11:29, 2:13], 3, 11), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("gate", [Forget(), VectorDecay(), GatedDelta()], ids=repr)
+def test_a_gated_layer_is_seen_as_it_ran(gate):
+    """By its effective weights, some of which are negative."""
+    state = {} if gate == Forget() else {"score": Cosine(1.0), "normaliser": Unnormalised()}
+    layer = MultiHeadAttention(24, heads=6, groups=2, recipe=Recipe(pattern=Causal(), gate=gate, **state)).eval()
+    x, padding = torch.randn(2, 37, 24), Padding(torch.tensor([37, 29]))
+    site = trace_layer(layer, x, pattern=padding)
+    values = assert_is_instance(layer.gate, GateProjection)(x)
+    recipe = layer.effective_recipe(Context(padding)).with_gate(**values)
+    whole = steps(*layer.project(x), recipe).weights.detach()
+    for head in (0, 5):
+        assert site.check(head).holds
+        assert_close(site.head(head, sentence=1).weights, whole[1, head], atol=1e-6, rtol=0)
+        assert_close(site.row(head, 23, sentence=1), whole[1, head, 23], atol=1e-6, rtol=0)
+    picture = site.max_pool(4, 5, 7, sentence=1)
+    assert_close(picture, by_hand(whole[1, 4].clamp(min=0), 5, 7), atol=1e-6, rtol=0)
+    assert type(gate).__name__ in site.note
+
+
+def test_a_gated_language_model_is_traced():
+    recipe = 'score = "Cosine(1.0)"\nnormaliser = "Unnormalised()"\ngate = "GatedDelta()"'
+    config = LanguageModelConfig(kind="transformer", layers=2, model=12, hidden=16, heads=3, recipe=recipe)
+    _, sites = trace_module(LanguageModel(config, 17).eval(), torch.randint(0, 17, (2, 9)))
+    assert list(sites) == ["blocks.0", "blocks.1"]
+    for site in sites.values():
+        assert isinstance(site, AttentionSite)
+        assert site.check().holds
 
 
 @pytest.mark.parametrize(
