@@ -182,6 +182,27 @@ def write_json(path: Path, values: Any) -> None:
     path.write_text(json.dumps(values), encoding="utf-8")
 
 
+def save_opus_mt(folder: Path) -> None:
+    """Marian as OPUS-MT has it: two models of SentencePiece, and one file that numbers the pieces of both."""
+    folder.mkdir()
+    texts = [f"{text}, {text[::-1]}." for text in SENTENCES for _ in range(9)]
+    train_sentencepiece(folder, texts, "source.spm")
+    train_sentencepiece(folder, texts[::-1] + WORDS, "target.spm", size=44)
+    pieces = {"</s>": 0, "<unk>": 1}
+    for name in ("source.spm", "target.spm"):
+        model = sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
+        for one in range(model.get_piece_size() - 2):  # of which two are no tokens of the model
+            pieces.setdefault(model.id_to_piece(one), len(pieces))
+    pieces["<pad>"] = len(pieces)
+    write_json(folder / "vocab.json", pieces)
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    write_json(folder / "tokenizer_config.json", special | {"tokenizer_class": "MarianTokenizer"})
+    size = {"vocab_size": len(pieces), "decoder_start_token_id": len(pieces) - 1}
+    marian = CHECKPOINTS["Marian"]
+    tokens = {"eos": 0, "pad": len(pieces) - 1}
+    CheckpointSpec(marian.model, marian.config, marian.settings | size, tokens).build().save_pretrained(folder)
+
+
 # --- GGUF ---
 
 GGUF_SIZES: dict[str, Any] = {

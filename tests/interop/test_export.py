@@ -5,7 +5,6 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ from regard.interop.proof import PROOF, Check, ProofInputs, TranslationEngine, c
 from regard.tasks.translation.task import Translator
 from tests.forks import run_program
 
-from .checkpoints import CHECKPOINTS, SENTENCES
+from .checkpoints import CHECKPOINTS, SENTENCES, save_opus_mt
 from .exports import HALVES, LEARNED, LLAMA, SOURCE, generator, proof_inputs, translator
 
 PAIRS = {"the cat sleeps": "le chat dort", "a dog": "un chien", "the dog sleeps": "le chien dort", "a cat": "un chat"}
@@ -141,11 +140,21 @@ def test_a_tokenizer_of_another_toolkit_is_exported_with_our_ids(kind):
     assert len({*names}) == len(names) == size + 1  # what starts a text is a token of its own here
 
 
-def test_a_model_of_sentencepiece_has_no_tokenizer_json():
-    made = PretrainedTokenizer(TokenizersEngine(foreign_engine("words").to_str()), 14, (None, None, 2, 6))
-    other = SimpleNamespace(name="sentencepiece", piece=made.engine.piece)
-    with pytest.raises(ValueError, match="is a model of SentencePiece, which has no tokenizer"):
-        export_tokenizer(replace(made, engine=other))  # type: ignore[arg-type]
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("to", ["ctranslate2", "hf"])
+def test_models_of_sentencepiece_are_exported_as_they_are(to, tmp_path, monkeypatch, capsys):
+    save_opus_mt(tmp_path / "folder")
+    made: Any = regard.load(import_model(tmp_path / "folder", tmp_path / "run"), device="cpu").task_model
+    texts = (*SENTENCES, "a catty, mous!")
+    inputs = ProofInputs(tuple(encode_text(made, text) for text in texts), "texts", texts)
+    (tmp_path / "out").mkdir()
+    format = exporter.find_format(to)
+    assert format.objections(made) == []
+    for check in exporter.write_and_prove(format, made, tmp_path / "out", inputs, "float32"):
+        assert (check.failure(), check.identical) == (None, 5)
+    monkeypatch.chdir(tmp_path)
+    exec(format.usage(made, "out"), {})
+    assert isinstance(capsys.readouterr().out, str)
 
 
 # --- CTranslate2 ---

@@ -21,6 +21,7 @@ from regard.interop.export_format import (
     position_objections,
     position_table,
     quote_text,
+    sentencepiece_engine,
     stack_objections,
     token_names,
     translation_limit,
@@ -368,15 +369,30 @@ print(tokenizer.decode(found[0].sequences_ids[0], skip_special_tokens=False))
 """
         tag = [token_names(task_model.target)[one] for one in task_model.target.first_ids]
         prefix, rest = (f", target_prefix=[{tag!r}]", f"[{len(tag)}:]") if tag else ("", "")
-        return f"""{imports}import ctranslate2
+        given = {"imports": imports, "folder": folder, "text": text, "prefix": prefix, "rest": rest}
+        if not sentencepiece_engine(task_model.source):
+            return TRANSLATION.format(**given)
+        first = [token_names(task_model.source)[one] for one in task_model.source.first_ids]
+        return PIECES.format(**given, first="".join(f"{one!r}, " for one in first))
+
+
+TRANSLATION = """{imports}import ctranslate2
 from tokenizers import Tokenizer
 
-model = ctranslate2.Translator({folder!r})
-source = Tokenizer.from_file({f"{folder}/source_tokenizer.json"!r})
-target = Tokenizer.from_file({f"{folder}/target_tokenizer.json"!r})
+model = ctranslate2.Translator("{folder}")
+source, target = (Tokenizer.from_file(f"{folder}/{{side}}_tokenizer.json") for side in ("source", "target"))
 tokens = source.encode({text}).tokens
 best = model.translate_batch([tokens], beam_size=4{prefix})[0].hypotheses[0]{rest}
 print(target.decode([target.token_to_id(token) for token in best]))
+"""
+PIECES = """{imports}import ctranslate2
+from sentencepiece import SentencePieceProcessor
+
+model = ctranslate2.Translator("{folder}")
+source, target = (SentencePieceProcessor(f"{folder}/{{side}}_tokenizer.model") for side in ("source", "target"))
+tokens = [{first}*source.encode({text}, out_type=str)]
+best = model.translate_batch([tokens], beam_size=4{prefix})[0].hypotheses[0]{rest}
+print(target.decode_pieces(best))
 """
 
 

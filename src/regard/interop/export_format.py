@@ -1,5 +1,6 @@
 """Export formats: the interface of those that a run is exported to, tokenizer.json, and why a model does not fit."""
 
+import base64
 import json
 import re
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ from regard.attention import (
     Softmax,
 )
 from regard.attention.position import QueryKeyPosition
+from regard.data.files import write_text_atomic
 from regard.data.tokenizers.base import (
     BOS,
     EOS,
@@ -40,7 +42,7 @@ from regard.data.tokenizers.base import (
     WordTokenizer,
 )
 from regard.data.tokenizers.normalization import TextNormalizer
-from regard.data.tokenizers.pretrained import PretrainedTokenizer, TokenizersEngine
+from regard.data.tokenizers.pretrained import PretrainedTokenizer, SentencePieceEngine, TokenizersEngine
 from regard.data.tokenizers.subwords import UNICODE_TO_BYTE, SubwordTokenizer
 from regard.interop.huggingface.families import MAX_POSITIONS
 from regard.interop.proof import Check, ProofInputs
@@ -95,8 +97,10 @@ class ExportFormat(ABC):
 
     def encode(self, task_model: Any, folder: Path, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts, by the tokenizer that was written; those of the input alone."""
-        name = next(iter(text_tokenizers(task_model)))
-        found = library.Tokenizer.from_file(str(folder / name))
+        name, tokenizer = next(iter(used_tokenizers(task_model).items()))
+        if sentencepiece_engine(tokenizer):
+            return encode_pieces(folder, name, tokenizer.first_ids, texts)
+        found = library.Tokenizer.from_file(str(folder / f"{name}.json"))
         return [one.ids for one in found.encode_batch(list(texts))]
 
     def require_packages(self) -> None:
@@ -276,17 +280,20 @@ def words_first(normal: TextNormalizer, text: str) -> str:
 # --- the tokenizers of a task ---
 
 
-def text_tokenizers(task_model: PretrainedModel) -> dict[str, library.Tokenizer]:
-    """tokenizer.json by the name of its file, that of the input first. An engine itself adds EOS to a source."""
+def used_tokenizers(task_model: PretrainedModel) -> dict[str, Tokenizer]:
+    """By the names of their files, that of the input first."""
     if isinstance(task_model, Translator):
-        return {
-            "source_tokenizer.json": export_tokenizer(task_model.source, before=task_model.source.first_ids),
-            "target_tokenizer.json": export_tokenizer(task_model.target),
-        }
-    tokenizer = input_tokenizer(task_model)
+        return {"source_tokenizer": task_model.source, "target_tokenizer": task_model.target}
+    return {"tokenizer": input_tokenizer(task_model)}
+
+
+def text_tokenizer(task_model: PretrainedModel, tokenizer: Tokenizer) -> library.Tokenizer:
+    """tokenizer.json of one of them. What ends a source an engine itself adds, and a target begins as it is told to."""
+    if isinstance(task_model, Translator):
+        return export_tokenizer(tokenizer, before=tokenizer.first_ids if tokenizer is task_model.source else ())
     before, after = frame_ids(task_model, tokenizer)
     opening = prompt_opening(tokenizer)[1] if isinstance(task_model, TextGenerator) else ""
-    return {"tokenizer.json": export_tokenizer(tokenizer, before=before, after=after, opening=opening)}
+    return export_tokenizer(tokenizer, before=before, after=after, opening=opening)
 
 
 def frame_ids(task_model: PretrainedModel, tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -322,8 +329,29 @@ def encode_text(task_model: PretrainedModel, text: str) -> tuple[int, ...]:
 
 
 def write_tokenizers(task_model: PretrainedModel, folder: Path) -> None:
-    for name, tokenizer in text_tokenizers(task_model).items():
-        tokenizer.save(str(folder / name))
+    """NAME.json for each; of a model of SentencePiece NAME.model, and the ids of its pieces as NAME.json."""
+    for name, tokenizer in used_tokenizers(task_model).items():
+        if isinstance(tokenizer, PretrainedTokenizer) and (engine := sentencepiece_engine(tokenizer)):
+            (folder / f"{name}.model").write_bytes(base64.b64decode(engine.model))
+            ids = {piece: tokenizer.from_foreign[one] for piece, one in engine.ids.items()}
+            write_text_atomic(folder / f"{name}.json", json.dumps(ids, ensure_ascii=False) + "\n")
+        else:
+            text_tokenizer(task_model, tokenizer).save(str(folder / f"{name}.json"))
+
+
+def sentencepiece_engine(tokenizer: Tokenizer) -> SentencePieceEngine | None:
+    """The model of SentencePiece that a model was imported with, if it was."""
+    engine = tokenizer.engine if isinstance(tokenizer, PretrainedTokenizer) else None
+    return engine if isinstance(engine, SentencePieceEngine) else None
+
+
+def encode_pieces(folder: Path, name: str, first: Sequence[int], texts: Sequence[str]) -> list[list[int]]:
+    """By the files of a model of SentencePiece that were written."""
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=str(folder / f"{name}.model"))
+    ids = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return [[*first, *(ids.get(piece, UNK) for piece in model.encode(text, out_type=str))] for text in texts]
 
 
 def quote_text(task_model: Any) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from regard.interop.export_format import (
     ExportFormat,
     attentions_of,
     quote_text,
+    sentencepiece_engine,
     translation_limit,
     write_tokenizers,
 )
@@ -409,7 +410,16 @@ class OnnxFormat(ExportFormat):
         text, imports = quote_text(task_model)
         if isinstance(task_model, Translator):
             start = f"[{', '.join(['BOS', *map(str, task_model.target.first_ids)])}]"
-            return TRANSLATION.format(imports=imports, folder=folder, text=text, start=start)
+            given = {"imports": imports, "folder": folder, "start": start}
+            if not sentencepiece_engine(task_model.source):
+                encode, decode = f"source.encode({text}).ids", "target.decode(written[:-1])"
+                return TRANSLATION.format(
+                    **given, reader=TOKENIZERS.format(folder=folder), encode=encode, decode=decode
+                )
+            first = "".join(f"{one}, " for one in task_model.source.first_ids)
+            encode = f"{first}*(ids.get(piece, {UNK}) for piece in source.encode({text}, out_type=str))"
+            decode = "target.decode_pieces([pieces[one] for one in written[:-1]])"
+            return TRANSLATION.format(**given, reader=PIECES.format(folder=folder), encode=f"[{encode}]", decode=decode)
         if isinstance(task_model, TextGenerator):
             return GENERATION.format(imports=imports, folder=folder, text=text)
         return LABELS.format(imports=imports, folder=folder, text=text)
@@ -421,17 +431,27 @@ def recurrent_objection(kind: str) -> str:
 
 # --- how they are used, without Regard ---
 
+TOKENIZERS = """from tokenizers import Tokenizer
+
+source, target = (Tokenizer.from_file(f"{folder}/{{side}}_tokenizer.json") for side in ("source", "target"))
+"""
+PIECES = """import json
+
+from sentencepiece import SentencePieceProcessor
+
+source, target = (SentencePieceProcessor(f"{folder}/{{side}}_tokenizer.model") for side in ("source", "target"))
+ids, written_ids = (json.load(open(f"{folder}/{{side}}_tokenizer.json")) for side in ("source", "target"))
+pieces = {{one: piece for piece, one in written_ids.items()}}
+"""
 TRANSLATION = """{imports}import numpy as np
 import onnxruntime
-from tokenizers import Tokenizer
-
+{reader}
 encoder = onnxruntime.InferenceSession("{folder}/encoder.onnx")
 decoder = onnxruntime.InferenceSession("{folder}/decoder.onnx")
-source, target = (Tokenizer.from_file(f"{folder}/{{side}}_tokenizer.json") for side in ("source", "target"))
 
 BOS, EOS = 1, 2
-ids = np.array([[*source.encode({text}).ids, EOS]])
-given = {{"source": ids, "lengths": np.array([ids.shape[1]])}}
+tokens = np.array([[*{encode}, EOS]])
+given = {{"source": tokens, "lengths": np.array([tokens.shape[1]])}}
 names = [one.name for one in encoder.get_outputs()]
 memory = dict(zip(names, encoder.run(None, given)))
 past = {{
@@ -441,12 +461,12 @@ past = {{
 }}
 written, unread = [], {start}
 while EOS not in written and len(written) < 100:  # greedy search
-    given = {{"tokens": np.array([unread]), "lengths": np.array([ids.shape[1]]), **past, **memory}}
+    given = {{"tokens": np.array([unread]), "lengths": np.array([tokens.shape[1]]), **past, **memory}}
     logits, *present = decoder.run(None, given)
     past = dict(zip(past, present))
     unread = [int(logits[0, -1].argmax())]
     written += unread
-print(target.decode(written[:-1]))
+print({decode})
 """
 GENERATION = """{imports}import numpy as np
 import onnxruntime

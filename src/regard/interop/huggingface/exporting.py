@@ -1,5 +1,6 @@
 """Hugging Face export: a run as a folder of transformers, of the class whose configuration is that of our network."""
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,6 +26,7 @@ from regard.interop.export_format import (
     input_tokenizer,
     prompt_opening,
     quote_text,
+    sentencepiece_engine,
     token_names,
     translation_limit,
 )
@@ -172,6 +174,25 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, task_model: Any, longest
     path = folder / "tokenizer_config.json"
     said = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_marian_tokenizer(translator: Translator, folder: Path, longest: int) -> None:
+    """Two models of SentencePiece, and the ids of their pieces; transformers' class reads a target by the second."""
+    engines = [sentencepiece_engine(part) for part in (translator.source, translator.target)]
+    (source, target), (pad, _, end, unknown) = (one for one in engines if one), special_ids(translator.source)
+    files: dict[str, Mapping[str, Any]] = {"vocab.json": source.ids}
+    files |= {"target_vocab.json": target.ids} if source.ids != target.ids else {}
+    names = {"pad_token": pad, "eos_token": end, "unk_token": unknown}
+    files["tokenizer_config.json"] = {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": "target_vocab.json" in files,
+        "model_max_length": longest,
+        **{name: source.piece(one) for name, one in names.items() if one is not None},
+    }
+    for side, engine in (("source", source), ("target", target)):
+        (folder / f"{side}.spm").write_bytes(base64.b64decode(engine.model))
+    for name, values in files.items():
+        (folder / name).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def two_tokenizers(translator: Translator) -> bool:
@@ -451,7 +472,7 @@ class HuggingFaceFormat(ExportFormat):
             channels, height, width = task_model.preprocessor.shape
             found = [f"images are 3 x n x n, not {channels} x {height} x {width}"] * ((channels, height) != (3, width))
         if not found:
-            return []
+            return tokenizer_objections(task_model, architecture)
         known = (name for name, family in FAMILIES.items() if family.task == settings.task and name.isidentifier())
         return [f"in the nearest of its classes ({', '.join(known)}), {architecture}, {', '.join(found)}"]
 
@@ -474,10 +495,12 @@ class HuggingFaceFormat(ExportFormat):
             transformers.GenerationConfig(**generation, use_cache=config.use_cache).save_pretrained(folder)
         if isinstance(task_model, ImageClassifier):
             write_image_processor(task_model, folder)
+        elif isinstance(task_model, Translator) and sentencepiece_engine(task_model.source):
+            write_marian_tokenizer(task_model, folder, longest)
         else:
             write_tokenizer(input_tokenizer(task_model), folder, task_model, longest)
-        if isinstance(task_model, Translator) and two_tokenizers(task_model):
-            write_tokenizer(task_model.target, folder / TARGET_TOKENIZER, task_model, longest)
+            if isinstance(task_model, Translator) and two_tokenizers(task_model):
+                write_tokenizer(task_model.target, folder / TARGET_TOKENIZER, task_model, longest)
         replace(task_model, settings=without_paths(settings)).describe(folder / DESCRIPTION)
 
     def encode(self, task_model, folder, texts):
@@ -518,10 +541,19 @@ class HuggingFaceFormat(ExportFormat):
             return IMAGES.format(folder=folder)
         text, imports = quote_text(task_model)
         two = isinstance(task_model, Translator) and two_tokenizers(task_model)
+        two &= not sentencepiece_engine(input_tokenizer(task_model))
         target = f'{folder}", subfolder="{TARGET_TOKENIZER}' if two else folder
         code = {Translator: TRANSLATION, TextGenerator: GENERATION, TextClassifier: LABELS, TextEncoder: MASKS}
         form = VECTORS if auto_class(task_model) == "AutoModel" else code[type(task_model)]
         return form.format(imports=imports, folder=folder, target=target, text=text)
+
+
+def tokenizer_objections(task_model: Any, architecture: str) -> list[str]:
+    if isinstance(task_model, ImageClassifier) or not sentencepiece_engine(tokenizer := input_tokenizer(task_model)):
+        return []
+    if architecture != "MarianMTModel" or tokenizer.first_ids:
+        return ["the tokenizer is a model of SentencePiece, which is written for Marian of one language alone"]
+    return []
 
 
 def label_checks(own: Engine, other: Engine, inputs: Sequence[Ids]) -> list[Check]:
