@@ -320,12 +320,28 @@ def page_rows() -> list[tuple[str, str, str]]:
             costs,
             watched["command"],
         ),
+        viewer_row(),
         (
             "the microscope, its own server and Chromium: " + "; ".join(row["what"] for row in seen["rows"]),
             "; ".join(f"{row['median']:.{0 if row['median'] > 9 else 1}f} {row['unit']}" for row in seen["rows"]),
             seen["command"],
         ),
     ]
+
+
+def viewer_row() -> tuple[str, str, str]:
+    """BertViz and the page in a file, at the largest length at which both hold all heads."""
+    found = result("viewers")
+    heads = found["layers"] * found["heads"]
+    most = max(row["tokens"] for row in found["rows"] if row["who"] == "Regard" and row["heads"] == heads)
+    both = {row["who"]: row for row in found["rows"] if row["tokens"] == most}
+    sizes = {who: f"{row['bytes'] / 1e6:.0f} MB, {row['seconds']:.1f} s" for who, row in both.items()}
+    longest = found["longest"]
+    return (
+        f"{heads} heads of BERT-base and {most} tokens in a file, and the longest text: the page; BertViz",
+        f"{sizes['Regard']}, {longest['Regard']:,} (its server); {sizes['BertViz']}, {longest['BertViz']:,}",
+        found["command"],
+    )
 
 
 def startup_rows() -> list[tuple[str, str, str]]:

@@ -11,6 +11,7 @@ from transformers import AttentionInterface
 
 import regard
 from regard.attention import AdditiveMask, BooleanMask, Causal, Full, NoPosition, Window
+from regard.attention.stats import ROWS
 from regard.see import Edits, HeadOff, Mask, Temperature, Weight
 
 from .families import FAMILIES, IDS, SIZES, TOKENS, Family, texts
@@ -174,6 +175,29 @@ def test_statistics_alone_are_those_of_all():
     assert not little.calls
     for name, (site,) in seen.items():
         assert torch.equal(little.statistics[name][0].entropy, site.statistics().entropy)
+
+
+@pytest.mark.parametrize("name", ["Llama", "T5"])
+def test_statistics_and_pictures_of_a_long_padded_text_are_those_of_its_weights(name):
+    """Several bands of queries: by softmax of q · k alone, and with a bias that is added to it."""
+    model, tokens = FAMILIES[name].build(), 2 * ROWS + 27
+    ids = IDS[:1].repeat(1, -(-tokens // IDS.shape[1]))[:, :tokens]
+    given = {"input_ids": ids, "attention_mask": (torch.arange(tokens) < tokens - 40).long()[None]}
+    inputs = given if name == "Llama" else given | {"decoder_input_ids": ids}
+    with torch.no_grad():
+        with regard.watch(model, statistics_only=True) as little:
+            model(**inputs)
+        with regard.watch(model) as seen:
+            model(**inputs)
+    for site, found in ((calls[0], little.statistics[site_name][0]) for site_name, calls in seen.items()):
+        weights = torch.stack([site.weights(head) for head in range(site.heads)])
+        far = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs()
+        torch.testing.assert_close(found.entropy, -torch.special.xlogy(weights, weights).sum(-1).mean(-1))
+        torch.testing.assert_close(found.distance, (weights * far).sum(-1).mean(-1))
+        torch.testing.assert_close(found.sink, weights[..., 0].mean(-1))
+        torch.testing.assert_close(found.confidence, weights.amax(-1).mean(-1))
+        torch.testing.assert_close(site.max_pool(1, 1, tokens)[0], weights[1].amax(0))
+        torch.testing.assert_close(site.row(1, 150), weights[1, 150])
 
 
 def test_memory_is_bounded_and_gradients_are_not_held():
