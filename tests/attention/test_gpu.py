@@ -6,7 +6,20 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.attention import BACKENDS, RECIPES, Padding, Recipe, RecipeSizes, Window, attend, explain, get_recipe
+from regard.attention import (
+    BACKENDS,
+    RECIPES,
+    Causal,
+    Padding,
+    Recipe,
+    RecipeSizes,
+    SinkSoftmax,
+    SoftCap,
+    Window,
+    attend,
+    explain,
+    get_recipe,
+)
 from regard.attention.backends import gather
 from regard.attention.positions import Positions
 
@@ -44,15 +57,19 @@ def compare(name, position, backend, sizes, dtype, tolerance):
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_gpu_agrees_or_objects(name, position, backend, monkeypatch):
     monkeypatch.setattr(gather, "SIZES", {4: 1.0})
-    if (name, position) == ("bahdanau", "shaw"):
-        pytest.skip("Bahdanau's score has no keys that vectors could add to")
+    if name in ("bahdanau", "soft cap") and position == "shaw":
+        pytest.skip("the score has no keys that vectors could add to")
     sizes = RecipeSizes(heads=4, head=10, tokens=11, window=3, block=2)
     why = compare(name, position, backend, sizes, torch.double, {"rtol": 1e-7, "atol": 1e-7})
     assert all(why)
 
 
 @pytest.mark.parametrize(
-    ("name", "position"), [("sliding window", "alibi"), ("longformer", "t5"), ("bigbird", "none"), ("random", "none")]
+    ("name", "position"),
+    [
+        *(("sliding window", "alibi"), ("longformer", "t5"), ("bigbird", "none"), ("random", "none")),
+        *(("sinks", "none"), ("soft cap", "alibi"), ("softmax plus one", "none"), ("learned temperature", "alibi")),
+    ],
 )
 def test_flex_compiled_agrees(name, position):
     sizes = RecipeSizes(heads=4, head=16, tokens=300, window=40, block=16)
@@ -63,3 +80,5 @@ def test_the_dense_kernels_run_what_needs_no_mask():
     q = torch.zeros(1, 2, 4096, 64, device="cuda", dtype=torch.bfloat16)
     assert explain(Recipe(), q).backend == "sdpa"
     assert explain(Recipe(pattern=Window(64)), q).backend == "block_sparse"
+    assert explain(Recipe(pattern=Causal(), normaliser=SinkSoftmax(2)), q).backend == "block_sparse"
+    assert explain(Recipe(score=SoftCap(50.0), pattern=Causal()), q).backend == "flex"

@@ -1,7 +1,7 @@
 """Rotary variants: scaled frequencies for longer texts (Llama 3, YaRN, NTK), rows and columns of pictures, and xPos."""
 
 from dataclasses import dataclass
-from math import ceil, floor, log, pi
+from math import log, pi
 
 import torch
 from torch import Tensor
@@ -96,14 +96,12 @@ class YarnScaling(FrequencyScaling):
     def scale(self, frequency):
         if len(frequency) < 2:
             raise ValueError(f"{self} mixes along the pairs of a head; two features are only one")
-        step = -log(float(frequency[1] / frequency[0]))  # of the logarithm, from pair to pair
-        first, last = (
-            log(self.length * float(frequency[0]) / (2 * pi * turns)) / step for turns in (self.fast, self.slow)
-        )
-        first, last = (floor(first), ceil(last)) if self.whole else (first, last)
-        first, last = max(first, 0), min(last, 2 * len(frequency) - 1)
+        step = (frequency[0] / frequency[1]).log()  # from pair to pair; a tensor, or a GPU would have to wait
+        first, last = ((self.length * frequency[0] / (2 * pi * turns)).log() / step for turns in (self.fast, self.slow))
+        first, last = (first.floor(), last.ceil()) if self.whole else (first, last)
+        first, last = first.clamp(min=0), last.clamp(max=2 * len(frequency) - 1)
         pair = torch.arange(len(frequency), dtype=frequency.dtype, device=frequency.device)
-        slowed = ((pair - first) / max(last - first, 1e-3)).clamp(0, 1)
+        slowed = ((pair - first) / (last - first).clamp(min=1e-3)).clamp(0, 1)
         return frequency * (1 - slowed + slowed / self.factor)
 
 
