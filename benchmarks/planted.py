@@ -40,6 +40,23 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("TopK", "log-probability among all keys", "log_probability(scores, self.best(scores, visible)",
          "log_probability(scores, visible"),
     ],
+    "attention/head_mixing.py": [
+        ("TalkingHeads", "weights are not mixed", "mix_heads(self.then.weigh(mixed, visible), self.after)", "self.then.weigh(mixed, visible)"),
+        ("mix_heads", "the other way round", "b h i j, h n -> b n i j", "b h i j, n h -> b n i j"),
+        ("Differential", "the second head alone is changed", "first - share.to(scores.dtype) * second", "second - share.to(scores.dtype) * first"),
+        ("Differential", "λ without its beginning", "(self.c @ self.d).exp() + self.initial", "(self.c @ self.d).exp()"),
+        ("HeadNorm", "not scaled", "self.eps) * self.scale).flatten(-2)", "self.eps)).flatten(-2)"),
+        ("MultiToken", "the kernel is not turned round", ".flip(2)[:, :, None]", "[:, :, None]"),
+        ("MultiToken", "sees what is hidden from the query", "torch.where(visible, pad(shown, (0, 0, a, 0))[:, :, :n], 0.0)", "pad(shown, (0, 0, a, 0))[:, :, :n]"),
+    ],
+    "attention/rotary_variants.py": [
+        ("NTKScaling", "one pair too many", "max(1, len(frequency) - 1)", "len(frequency)"),
+        ("YarnScaling", "no magnitude", "0.1 * log(self.factor) + 1", "1.0"),
+        ("YarnScaling", "never rounded to whole pairs", "(first.floor(), last.ceil()) if self.whole", "(first, last) if self.whole"),
+        ("AxialRotary", "rows and columns exchanged", "axis.rotate(down, row), axis.rotate(across, column)", "axis.rotate(down, column), axis.rotate(across, row)"),
+        ("AxialRotary", "the first tokens have places", "cell = positions - self.first", "cell = positions"),
+        ("XPos", "keys shrink too", "self.growth(k, positions, -1.0)", "self.growth(k, positions, 1.0)"),
+    ],
     "attention/scaled_score.py": [
         ("SoftCap", "caps nothing", "self.cap * torch.tanh(", "self.cap * ("),
         ("score_with_scale", "the model's own scale is ignored", "ScaledDot() if scale == width**-0.5 else GivenScale(scale)", "ScaledDot()"),

@@ -29,6 +29,7 @@ from regard.attention import (
     PerHead,
     Recipe,
     RecipeSizes,
+    ReLU,
     Rotary,
     SinkSoftmax,
     SoftCap,
@@ -246,6 +247,26 @@ def test_heads_that_hear_themselves_alone_are_plain_attention():
     assert_close(several.weigh(scores, visible), plain)
     assert [x.row_wise for x in (talking, several)] == [True, False]
     assert [x.head_wise for x in (talking, several, Differential(2), Softmax())] == [False, True, False, True]
+
+
+def test_heads_talk_before_and_after_the_softmax():
+    """Heads exchange their scores; the second then has the mean of both maps: ½ ½, and the mean of ½ ½ and ¼ ¾."""
+    talking = TalkingHeads(2).double()
+    talking.before.data = torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double()
+    talking.after.data = torch.tensor([[1.0, 0.5], [0.0, 0.5]]).double()
+    scores = torch.tensor([[1.0, 3.0], [2.0, 2.0]]).double().log().view(1, 2, 1, 2)
+    weights = talking.weigh(scores, everything(scores))[0, :, 0]
+    assert_close(weights, torch.tensor([[0.5, 0.5], [0.375, 0.625]]).double())
+
+
+def test_multi_token_attention_looks_back_along_queries_and_to_both_sides_along_keys():
+    """θ reads the score of the query before at the key before: s'_11 = s_00, and all others see nothing there."""
+    several = MultiToken(1, queries=2, keys=3, then=ReLU()).double()
+    several.weight.data.zero_()
+    several.weight.data[0, 1, 2] = 1.0  # a = 1, b = 1
+    scores = torch.tensor([[5.0, 7.0], [11.0, 13.0]]).double()[None, None]
+    assert several.weigh(scores, everything(scores))[0, 0].tolist() == [[0.0, 0.0], [0.0, 5.0]]
+    assert not several.weigh(scores, dense(Window(1), 2)).any()  # the first key is hidden from the second query
 
 
 def test_multi_token_attention_finds_the_key_that_two_queries_seek_together():
