@@ -39,6 +39,7 @@ from regard.attention import (
     StickBreaking,
     StrictCausal,
     TalkingHeads,
+    Window,
     XPos,
     YarnScaling,
     attend,
