@@ -1,5 +1,6 @@
 """Import: logits of transformers, with padding and KV cache, from checkpoints whose ids are in another order."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from regard.models.seq2seq import decoder_inputs, encode_sources
 from regard.world import World
 from tests.narrowing import assert_is_instance
 
-from .checkpoints import CHECKPOINTS, SENTENCES
+from .checkpoints import CHECKPOINTS, SENTENCES, WORDS
 
 TRANSLATORS = [name for name, one in CHECKPOINTS.items() if "encoder_layers" in one.settings or "d_kv" in one.settings]
 LANGUAGE_MODELS = [name for name, one in CHECKPOINTS.items() if one.model.endswith(("CausalLM", "LMHeadModel"))]
@@ -170,3 +171,35 @@ def test_a_classifier_of_images_gives_the_logits_of_transformers(imported, tmp_p
         expected = theirs(**processor(Image.open(tmp_path / "image.png"), return_tensors="pt")).logits.softmax(-1)[0]
     found = loaded.classify(tmp_path / "image.png")
     assert_close(torch.tensor([found.probabilities[name] for name in model.labels.names]), expected, rtol=0, atol=1e-5)
+
+
+# --- trained on ---
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        (
+            "Marian",
+            "".join(f"{one}\t{other}\n" for one, other in zip(SENTENCES, reversed(SENTENCES), strict=True)) * 4,
+        ),
+        ("GPT-2", "".join(f"{one}\n" for one in SENTENCES) * 8),
+    ],
+)
+def test_an_imported_model_trains_on_decodes_and_is_traced(imported, tmp_path, name, texts):
+    _, run = imported(name)
+    data = tmp_path / ("pairs.tsv" if "\t" in texts else "texts.txt")
+    data.write_text(texts, encoding="utf-8")
+    settings: dict[str, Any] = {"train.batch_size": 128, "train.learning_rate": 0.02}
+    model = regard.train(
+        train=data, valid=data, init_from=run, out=tmp_path / "run", steps=12, device="cpu", **settings
+    )
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert losses[-1] < losses[0] - 0.3
+    if name == "Marian":
+        assert -20 < model.translate(SENTENCES[0]).score < 0
+    else:
+        assert set(model.generate(SENTENCES[0]).text.split()) & set(WORDS)
+    trace = regard.trace(model, SENTENCES[0])
+    assert max(trace.site(one).check().error for one in trace.sites) <= 1e-5

@@ -226,9 +226,10 @@ class SentencePieceEngine(TokenizerEngine):
         return {piece: n for n, piece in enumerate(self.pieces)}
 
     def encode(self, text):
-        tag, text = split_language_code(text)
-        found = self.engine.encode(text, out_type=str)
-        return [self.ids.get(piece, self.unknown) for piece in (*tag, *found)]
+        code, rest = split_language_code(text)
+        known = code in self.ids
+        found = self.engine.encode(rest if known else text, out_type=str)
+        return [self.ids.get(piece, self.unknown) for piece in ((code, *found) if known else found)]
 
     def decode(self, ids, *, skip_special):
         pieces = [self.pieces[one] for one in ids if not (skip_special and one in self.special_ids)]
@@ -250,10 +251,10 @@ class SentencePieceEngine(TokenizerEngine):
         }
 
 
-def split_language_code(text: str) -> tuple[tuple[str, ...], str]:
-    """The code that Marian's multilingual models begin with, such as >>fra<<, and the text after it."""
+def split_language_code(text: str) -> tuple[str, str]:
+    """The code that a text for Marian's multilingual models begins with, such as >>fra<<, and the text after it."""
     code, closed, rest = text.partition("<<")
-    return ((f"{code}<<",), rest) if closed and text.startswith(">>") else ((), text)
+    return (f"{code}<<", rest) if closed and text.startswith(">>") else ("", text)
 
 
 # --- the tokenizer of an imported model ---

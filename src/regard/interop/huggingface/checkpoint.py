@@ -359,6 +359,7 @@ class Checkpoint:
                 (spm, vocabulary),
                 ("sentencepiece.bpe.model", "vocab.json"),
                 ("spiece.model", ""),
+                ("tokenizer.model", ""),
             ):
                 if self.has(model):
                     return self.sentencepiece(model, pieces)
@@ -368,7 +369,8 @@ class Checkpoint:
             raise ValueError(f"{self.folder}: {error}") from None
         raise ValueError(
             f"{self.folder} holds no tokenizer that is known here: tokenizer.json, or a model of SentencePiece "
-            "(source.spm, sentencepiece.bpe.model, spiece.model); save it by tokenizer.save_pretrained(folder)"
+            "(source.spm, sentencepiece.bpe.model, spiece.model, tokenizer.model); save it again: "
+            "tokenizer.save_pretrained(folder)"
         )
 
     def sentencepiece(self, model: str, vocabulary: str) -> SentencePieceEngine:

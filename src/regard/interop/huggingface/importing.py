@@ -299,7 +299,7 @@ def read_translation(
         data=TranslationData(corpus="files", source=names["source"], target=names["target"]),
         text=PairTokenizerSettings(kind="pretrained", vocab_size=target.size, joint=source.size == target.size),
         model=config,
-        train=training(),
+        train=training(label_smoothing=0.0),  # which would ask for tokens that the model does not have
     )
     orders = {"source": AxisOrder.of(source), "target": AxisOrder.of(target)}
     return ImportedParts(Translator, (source, target), settings, orders)
@@ -354,6 +354,8 @@ def read_language_model(
         words = replace(words, starts=checkpoint.adds_bos)
     elif isinstance(engine, TokenizersEngine):
         words = replace(words, starts=engine.engine.encode("a").ids[:1] == [begin])
+    else:
+        words = replace(words, starts=checkpoint.json("tokenizer_config.json").get("add_bos_token") is True)
     longest = CheckpointConfig(checkpoint.config).whole(
         "n_positions", CheckpointConfig(checkpoint.config).whole("max_position_embeddings", 2048)
     )
