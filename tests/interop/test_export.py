@@ -312,6 +312,8 @@ def test_the_card_has_sizes_metrics_and_code_that_runs(exported, run, capsys, mo
     assert "layers 1, model 24, hidden 32" in card
     assert "- test.tsv: BLEU 41.25 (`nrefs:1|case:mixed`)" in card
     assert "- validation: loss" in card
+    assert "trained by Regard" in card
+    assert "- trained for 50 steps on files" in card
     monkeypatch.chdir(exported.parent)
     exec(code_of(exported / "README.md"), {})
     text = re.search(r"encode\('(.*?)'\)", card)

@@ -50,7 +50,8 @@ from regard.tasks.protocol import Task
 from regard.tasks.registry import task_of_run
 from regard.tasks.runs import summarize_run
 from regard.tasks.tagging.task import Tagger
-from regard.training.run_folder import resolve_weights
+from regard.training.run import LOG_FILE
+from regard.training.run_folder import resolve_run, resolve_weights
 
 # the module of each format, which is loaded when it is asked for, and its class there
 FORMATS = {
@@ -244,7 +245,7 @@ def model_card(
     sizes = ", ".join(
         f"{key} {value}" for key, value in config.to_dict().items() if key in ("layers", "model", "hidden", "heads")
     )
-    corpus = settings.data.corpus
+    corpus, origin = settings.data.corpus, "trained" if (resolve_run(run)[0] / LOG_FILE).exists() else "imported"
     licence = f" ({CORPORA[corpus].licence})" if corpus in CORPORA else ""
     title = f"{task.name.replace('_', ' ')}{' ' * bool(about := task.describe(task_model))}{about}"
     lines = [
@@ -258,12 +259,16 @@ def model_card(
             "",
         ),
         *(f"# {name}", ""),
-        *(f"A model for {title}, trained by Regard {proof.versions['regard']} and exported to {format.title}.", ""),
+        *(f"A model for {title}, {origin} by Regard {proof.versions['regard']} and exported to {format.title}.", ""),
         *("## Model", ""),
         f"- {config.kind}: {sizes}; {parameters:,} parameters",
         *(f"- {kind}: {part.size:,} tokens ({part.kind})" for kind, part in vocabularies(task_model).items()),
         f"- weights: {proof.precision}",
-        f"- trained for {summary.step or summary.steps:,} steps on {corpus}{licence}",
+        *(
+            [f"- trained for {summary.step or summary.steps:,} steps on {corpus}{licence}"]
+            if origin == "trained"
+            else []
+        ),
         *("", "## Metrics", ""),
         *metric_lines(run, summary.best and str(summary.best)),
         *("", "## Proof", ""),
