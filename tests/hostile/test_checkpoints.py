@@ -15,6 +15,7 @@ import pytest
 import regard
 from regard.interop import import_model
 from regard.interop.huggingface.checkpoint import load_folder
+from regard.interop.onnx import OnnxLanguageModel
 from tests.cli.commands import assert_refused
 from tests.cli.commands import regard as command
 from tests.hostile.bounds import bounded
@@ -139,6 +140,17 @@ def test_a_pickle_in_the_place_of_a_vocabulary_is_not_opened(spoil):
 
 def test_a_pickle_in_the_place_of_what_prepares_images_is_not_opened(spoil):
     spoil(write("preprocessor_config.json", PICKLE), "preprocessor_config.json is not JSON", "ViT")
+
+
+@pytest.mark.parametrize("data", [PICKLE, b"", None], ids=["pickle", "empty", "missing"])
+def test_a_pickle_in_the_place_of_an_onnx_model_is_not_opened(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if data is not None:
+        Path("decoder.onnx").write_bytes(data)
+    with pytest.raises(ValueError, match="is damaged or no ONNX model") as refused:
+        OnnxLanguageModel.load(Path())
+    assert "\n" not in str(refused.value)
+    assert not Path(SPRUNG).exists()
 
 
 # --- code ---

@@ -241,7 +241,11 @@ def open_session(path: Path) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # each of onnxruntime's own has another class
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} is damaged or no ONNX model ({reason}); export the run again") from None
 
 
 def run_session(session: Any, *inputs: Tensor) -> list[Tensor]:
