@@ -563,6 +563,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("cross-attention", "looks at padding", "pattern=padding if recipe.pattern == Full() else", "pattern=Full() if recipe.pattern == Full() else"),
     ],
     "models/encoder.py": [
+        ("masked LM", "padding is asked for", "& (positions < lengths[:, None]) & (tokens != UNK)", "& (tokens != UNK)"),
         ("Tagger", "tags of the first sentence for all", "torch.arange(len(x), device=x.device)[:, None] * x.shape[1]", "torch.arange(len(x), device=x.device)[:, None] * 0"),
         ("Encoder", "padding is not 0", "return self.context(x, lengths, tree).masked_fill(~mask[..., None], 0.0)", "return self.context(x, lengths, tree)"),
     ],
@@ -574,20 +575,15 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("ViT", "weights on the grid transposed", '"b h (y x) -> b h y x", y=self.grid[0]\n', '"b h (x y) -> b h y x", y=self.grid[0]\n'),
         ("ViT", "who sees a patch, not whom the class token sees", "return weights[:, :, 0]", "return weights[:, :, :, 0]"),
     ],
-    "models/tfidf.py": [
+    "models/baselines.py": [
+        ("skip-gram", "negatives are drawn near", "logsigmoid(-against)", "logsigmoid(against)"),
+        ("skip-gram", "pairs across sentences", "use = same & (allowed >= apart)", "use = allowed >= apart"),
         ("TF-IDF", "every occurrence counts as a document", "containing[torch.from_numpy(terms)] += 1", "containing += torch.bincount(torch.tensor(document), minlength=size)"),
         ("TF-IDF", "IDF upside down", "self.documents / self.containing.clamp(min=1)", "self.containing.clamp(min=1) / self.documents"),
         ("TF-IDF", "the length of a document without repeated words", "(weights.square() * count_occurrences(tokens.where(here, -1)))", "weights.square()"),
         ("TF-IDF", "padding has a weight", "torch.where(here, self.idf[tokens.where(here, 0)], 0.0)", "self.idf[tokens.where(here, 0)]"),
         ("log-count ratio", "a term counts as often as it occurs", "return ratio / times / squared", "return ratio / squared"),
         ("log-count ratio", "compared with all documents, its own included", "by_label.sum(0) - by_label + self.smooth", "by_label.sum(0) + self.smooth"),
-    ],
-    "models/word_vectors.py": [
-        ("skip-gram", "negatives are drawn near", "logsigmoid(-against)", "logsigmoid(against)"),
-        ("skip-gram", "pairs across sentences", "use = same & (allowed >= apart)", "use = allowed >= apart"),
-    ],
-    "models/masked_lm.py": [
-        ("masked LM", "padding is asked for", "& (positions < lengths[:, None]) & (tokens != UNK)", "& (tokens != UNK)"),
     ],
     "world/splitmix.py": [
         ("shuffle", "seeds of a run and an epoch are merely added", "state = random_key(state ^ (number & MASK), 0)", "state = state + number"),

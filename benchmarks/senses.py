@@ -24,9 +24,9 @@ from machine import write
 from regard import see
 from regard.data.corpora import corpus_path
 from regard.data.tagged import read_tagged
+from regard.models.baselines import SkipGram, WordVectors, train_vectors
 from regard.models.config import EncoderConfig
-from regard.models.masked_lm import MaskedLMConfig, Occurrences, train_masked_lm
-from regard.models.word_vectors import SkipGram, WordVectors, train_vectors
+from regard.models.encoder import MaskedLMConfig, Occurrences, train_masked_lm
 from regard.world import World
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.models.tfidf import BagOfWordsClassifier
+from regard.models.baselines import BagOfWordsClassifier
 from regard.tasks.sequence_classification.cli import prompt_loop, sum_by_word
 from regard.tasks.sequence_classification.task import TextClassifier, collate
 from regard.world import World

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from regard.data.tokenizers.base import UNK
+from regard.models.baselines import WordVectors
 from regard.models.encoder import SequenceClassifier
-from regard.models.word_vectors import WordVectors
 from regard.tasks.sequence_classification.task import TextClassifier
 from regard.world import World
 

@@ -45,8 +45,8 @@ from regard.data.tagged import read_tagged
 from regard.data.tokenizers.base import ByteTokenizer, CharTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer, load_tokenizer
 from regard.decode.alignment import load_alignment_heads
+from regard.models.baselines import WordVectors
 from regard.models.safetensors_io import load_weights, saveable_tensors
-from regard.models.word_vectors import WordVectors
 from regard.see.plots.draw import parse_file
 from regard.tasks.language_modeling.token_nll import NeuralCache
 from regard.tasks.pretrained import SavedPart

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from regard.models.baselines import BagOfWordsClassifier, LogRatioPooling
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.encoder import SequenceClassifier, build_classifier, initialise
-from regard.models.tfidf import BagOfWordsClassifier, LogRatioPooling
 
 EMBED = EncoderConfig(kind="embed", model=7, dropout=0.0)
 DOCUMENTS, LABELS = [[1, 2], [1, 2, 2], [1, 3]], [0, 0, 1]

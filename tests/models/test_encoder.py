@@ -11,9 +11,9 @@ from torch.testing import assert_close
 
 from regard.attention import Hard, MultiHeadAttention, Recipe, StraightThrough
 from regard.layers.pooling import AttentionPooling, MeanPooling, TokenWeightPooling
+from regard.models.baselines import TfIdfPooling
 from regard.models.config import EncoderConfig, PoolingConfig, build_pooling
 from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
-from regard.models.tfidf import TfIdfPooling
 from tests.recorded import call_recorded, call_with_steps
 
 SIZE, LABELS, LENGTHS = 13, 3, (7, 2, 5)

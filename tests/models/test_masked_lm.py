@@ -8,8 +8,7 @@ from torch.testing import assert_close
 
 from regard.data.tokenizers.base import PAD
 from regard.models.config import EncoderConfig
-from regard.models.encoder import Encoder, TokenClassifier
-from regard.models.masked_lm import MaskedLMConfig, Occurrences, train_masked_lm, train_step
+from regard.models.encoder import Encoder, MaskedLMConfig, Occurrences, TokenClassifier, train_masked_lm, train_step
 
 SMALL = EncoderConfig(kind="gru", layers=1, model=11, hidden=14, directions=2, dropout=0.0)
 NOUN = [["turn", "off", "the", word, end] for word, end in product(("light", "lamp"), ("now", "please"))]

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from torch.testing import assert_close
 
 from regard.layers.pooling import MeanPooling, TokenWeightPooling
-from regard.models.tfidf import BagOfWordsClassifier, DocumentFrequencies, TfIdfPooling
+from regard.models.baselines import BagOfWordsClassifier, DocumentFrequencies, TfIdfPooling
 from tests.recorded import call_recorded
 
 # 1 = the, 2 = cat, 3 = mouse, 4 = sleeps, 5 is in no document

@@ -9,7 +9,7 @@ from torch import Generator
 from torch.testing import assert_close
 
 from regard.layers.embedding import Embedding
-from regard.models.word_vectors import (
+from regard.models.baselines import (
     SkipGram,
     WordVectors,
     context_pairs,

@@ -29,8 +29,8 @@ from regard.see.methods import (
     value_weighted,
     value_zeroing,
 )
+from regard.see.plots.charts import METHODS, method_view
 from regard.see.plots.draw import ascii
-from regard.see.plots.method_views import METHODS, method_view
 from regard.see.trace import Trace, trace_model
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import no_progress

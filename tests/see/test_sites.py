@@ -43,11 +43,11 @@ from regard.layers.graph_attention import Neighbours, undirected_edges
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, TokenWeightPooling
 from regard.models import build_model
 from regard.models.autoencoder import AutoencoderConfig, build_autoencoder
+from regard.models.baselines import BagOfWordsClassifier
 from regard.models.config import EncoderConfig, LanguageModelConfig
 from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
 from regard.models.graph import GraphConfig, GraphNetwork, edge_weights
 from regard.models.language_model import LanguageModel
-from regard.models.tfidf import BagOfWordsClassifier
 from regard.models.vision import ChannelCNN, ConvolutionBlock, VisionConfig, build_vision_model
 from regard.models.vqa import VQAConfig, VQAModel
 from regard.see import trace_module

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from regard.data.tagged import NO_VALUE, TaggedSentence
 from regard.data.tokenizers.base import WordTokenizer
+from regard.models.baselines import WordVectors
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
-from regard.models.word_vectors import WordVectors
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.tagging.task import (
     UNTAGGED,

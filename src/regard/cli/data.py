@@ -273,7 +273,7 @@ def learn(
     Example: `regard vectors learn --corpus imdb --corpus sst2 --lower --language en --data corpora --out vectors.txt`
     """
     from regard.data.tokenizers.normalization import TextNormalizer
-    from regard.models.word_vectors import SkipGram, train_vectors
+    from regard.models.baselines import SkipGram, train_vectors
 
     out, normal = writable_file(out), TextNormalizer(lower=lower, language=language or None)
     lines = list(read_texts(texts or [], corpus or [], data))
@@ -319,7 +319,7 @@ def near(
 
     Example: `regard vectors near vectors.txt light dark`
     """
-    from regard.models.word_vectors import WordVectors
+    from regard.models.baselines import WordVectors
 
     vectors = WordVectors.load(file)
     for word in words:

@@ -189,7 +189,7 @@ def explain_input(
     task: "Task", task_model: "PretrainedModel", text: str, request: ViewRequest, method: str, row: int
 ) -> "tuple[str, View]":
     """What a method finds of a prediction; see `regard.see.methods`."""
-    from regard.see.plots.method_views import method_view
+    from regard.see.plots.charts import method_view
 
     trace = trace_request(task, task_model, text, request)
     return trace.output_text, method_view(trace, method, row, with_progress)

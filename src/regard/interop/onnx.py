@@ -35,9 +35,8 @@ from regard.interop.proof import (
     TranslationEngine,
     compare_engines,
 )
-from regard.models.encoder import SequenceClassifier, TokenClassifier
+from regard.models.encoder import MaskedLanguageModel, SequenceClassifier, TokenClassifier
 from regard.models.language_model import LanguageModel, TransformerLM
-from regard.models.masked_lm import MaskedLanguageModel
 from regard.models.seq2seq import DecoderState, Memory
 from regard.models.transformer import EncodedSource, KVCaches, Transformer
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer

@@ -35,6 +35,7 @@ from regard.layers.pooling import (
 )
 from regard.layers.rnn import CELLS, RNNLayers
 from regard.layers.sublayers import ACTIVATIONS, FEED_FORWARDS, NORM_ORDERS, NORM_TYPES
+from regard.models.baselines import LogRatioPooling, TfIdfPooling
 from regard.models.config_base import AT_LEAST_0, Choices, ConfigBase, OneRecipe, Ranges, RecipeText, recipe_text
 from regard.models.rnn_seq2seq import (
     READOUTS,
@@ -49,7 +50,6 @@ from regard.models.rnn_seq2seq import (
 )
 from regard.models.seq2seq import Seq2Seq
 from regard.models.stack import LayerRecipes, StackConfig
-from regard.models.tfidf import LogRatioPooling, TfIdfPooling
 from regard.models.transformer import Transformer
 
 # --- translation and text models ---

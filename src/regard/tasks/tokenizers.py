@@ -15,8 +15,8 @@ from regard.data.tokenizers.base import (
 )
 from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
+from regard.models.baselines import WordVectors
 from regard.models.config import WordEmbeddingConfig
-from regard.models.word_vectors import WordVectors
 from regard.tasks.config import PairTokenizerSettings, TokenizerSettings
 
 

@@ -57,7 +57,7 @@ from regard.interop.proof import (
 )
 from regard.models.config import TextModelConfig, WordEmbeddingConfig
 from regard.models.config_base import ConfigBase
-from regard.models.masked_lm import MaskedLanguageModel
+from regard.models.encoder import MaskedLanguageModel
 from regard.models.safetensors_io import named_tensors
 from regard.tasks.image_classification.task import ImageClassifier
 from regard.tasks.language_modeling.task import TextGenerator

@@ -18,7 +18,7 @@ from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.layers.pooling import token_mask
 from regard.models.config import EncoderConfig
 from regard.models.config_base import SHARE, Choices, Ranges, SettingsTable
-from regard.models.masked_lm import MaskedLanguageModel
+from regard.models.encoder import MaskedLanguageModel
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import MetricScore, TaskMetrics
 from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many

@@ -130,7 +130,7 @@ def view_weights(classifier: "TextClassifier", text: str, prediction: "Classific
 
     from regard import see
     from regard.attention import record_attention
-    from regard.models.tfidf import BagOfWordsClassifier
+    from regard.models.baselines import BagOfWordsClassifier
     from regard.tasks.sequence_classification.task import collate
 
     shown, known = words_and_known(classifier, text)

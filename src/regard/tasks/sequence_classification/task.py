@@ -18,9 +18,9 @@ from regard.data.labelled import LabelledText, Labels, read_labelled
 from regard.data.tokenizers.base import UNK, Tokenizer
 from regard.data.tokenizers.subwords import Ids, Ngrams, load_tokenizer
 from regard.layers.rnn import disable_host_sync
+from regard.models.baselines import BagOfWordsClassifier
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.encoder import SequenceClassifier, build_classifier, check_combination, initialise
-from regard.models.tfidf import BagOfWordsClassifier
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
 from regard.tasks.pretrained import LabelOutput, PretrainedModel, one_or_many
