@@ -27,6 +27,19 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Pattern", "does not notice that heads differ", ".numel() > 1", ".numel() > 2"),
     ],
     "attention/softmax_variants.py": [
+        ("Hard", "chooses the worst key", ".argmax(-1)", ".argmin(-1)"),
+        ("Hard", "does not sample while training", "return self.training", "return self"),
+        ("Sampled", "without noise", "one_hot_argmax(add_gumbel_noise(scores), visible)", "one_hot_argmax(scores, visible)"),
+        ("Sampled", "noise upside down", "scores - torch.empty_like(", "scores + torch.empty_like("),
+        ("Sampled", "hidden keys share the probability",
+         "scores.masked_fill(~visible, -torch.inf).log_softmax", "scores.log_softmax"),
+        ("Sampled", "REINFORCE climbs down", "return -((reward", "return ((reward"),
+        ("Sampled", "REINFORCE without its baseline", "(reward - baseline).detach()", "reward.detach()"),
+        ("Sampled", "REINFORCE differentiates the reward", "(reward - baseline).detach()", "(reward - baseline)"),
+        ("StraightThrough", "no gradient", "soft - soft.detach()", "(soft - soft).detach()"),
+        ("StraightThrough", "ignores its temperature", "noisy / self.temperature", "noisy"),
+        ("StraightThrough", "forwards the best key, not a sample",
+         "return (one_hot_argmax(noisy, visible)", "return (one_hot_argmax(scores, visible)"),
         ("softmax_with_sink", "the sink takes nothing", ", sink.expand(*scores.shape[:3], 1)], -1).softmax(-1)[..., :-1]", "], -1).softmax(-1)"),
         ("SinkSoftmax", "every head has the first head's sink", "self.sinks[heads.start : heads.stop]", "self.sinks[: len(heads)]"),
         ("Entmax", "the gradient of softmax", "power ** ((2 - self.alpha) / (self.alpha - 1))", "power ** (1 / (self.alpha - 1))"),
@@ -69,7 +82,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("show_call", "cross-attention counts every query as the first", "index = attachment.decoder_index", "index = 0"),
         ("PatchedInterface", "stays when the last model is detached", "AttentionInterface.get_interface = self.own", "pass"),
     ],
-    "interop/torch_modules.py": [
+    "interop/foreign.py": [
         ("PatchedFunctional", "the fast path stays off", "set_fastpath_enabled(self.fast_path)", "set_fastpath_enabled(False)"),
     ],
     "attention/sparse_patterns.py": [
@@ -151,21 +164,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("AttentionDropout", "ignores its rate",
          "self.then.weigh(scores, visible), self.rate)", "self.then.weigh(scores, visible))"),
         ("AttentionDropout", "always softmax", "dropout(self.then.weigh(", "dropout(Softmax().weigh("),
-    ],
-    "attention/hard_normaliser.py": [
-        ("Hard", "chooses the worst key", ".argmax(-1)", ".argmin(-1)"),
-        ("Hard", "does not sample while training", "return self.training", "return self"),
-        ("Sampled", "without noise", "one_hot_argmax(add_gumbel_noise(scores), visible)", "one_hot_argmax(scores, visible)"),
-        ("Sampled", "noise upside down", "scores - torch.empty_like(", "scores + torch.empty_like("),
-        ("Sampled", "hidden keys share the probability",
-         "scores.masked_fill(~visible, -torch.inf).log_softmax", "scores.log_softmax"),
-        ("Sampled", "REINFORCE climbs down", "return -((reward", "return ((reward"),
-        ("Sampled", "REINFORCE without its baseline", "(reward - baseline).detach()", "reward.detach()"),
-        ("Sampled", "REINFORCE differentiates the reward", "(reward - baseline).detach()", "(reward - baseline)"),
-        ("StraightThrough", "no gradient", "soft - soft.detach()", "(soft - soft).detach()"),
-        ("StraightThrough", "ignores its temperature", "noisy / self.temperature", "noisy"),
-        ("StraightThrough", "forwards the best key, not a sample",
-         "return (one_hot_argmax(noisy, visible)", "return (one_hot_argmax(scores, visible)"),
     ],
     "attention/absolute_position.py": [
         ("Sinusoidal", "sine and cosine exchanged",
@@ -821,6 +819,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("backtracking", "ones cut by the limit come first", "cuts[step, n, rank], n))", "~cuts[step, n, rank], n))"),
     ],
     "decode/stepwise.py": [
+        ("writing", "begins anew behind all of the context", "list(recent)[-(limit // 2) :]", "list(recent)"),
+        ("writing", "reads its own last token twice", "        unread = [token]\n", "        unread = [token, token]\n"),
+        ("writing", "a prompt is read without its last token", "state, unread, seen, row = model.start(1), list(recent), 0", "state, unread, seen, row = model.start(1), list(recent)[:-1] or list(recent), 0"),
+        ("continuation", "the end of a line ends the text", "beams=replace(search.beams, eos=NO_EOS)", "beams=search.beams"),
         ("Constraints", "the end may come one token early", "len(rows[0].tokens) < constraints.min_length", "len(rows[0].tokens) < constraints.min_length - 1"),
         ("Constraints", "padding may be written", "banned = {PAD, BOS, *constraints.banned}", "banned = {BOS, *constraints.banned}"),
         ("Constraints", "a forced word is forbidden", "only, values = token_index([row.forced_token], vocabulary, device), scores[n]", "only, values = token_index([row.forced_token], vocabulary, device), masked[n]"),
@@ -836,10 +838,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("StepwiseSearch", "the end's own log-probability is forgotten", "row.finish(value, row.total + value)", "row.finish(value, row.total)"),
         ("StepwiseSearch", "cut one token late", "len(row.tokens) + 1 == row.request.max_length", "len(row.tokens) == row.request.max_length"),
     ],
-    "decode/scoring.py": [
-        ("perplexity", "ends are not counted", "sum(len(hypothesis.scores) for", "sum(len(hypothesis.ids) for"),
-        ("scoring", "attention of the row before", "weights[n, :, :t, :s]", "weights[n - 1, :, :t, :s]"),
-    ],
     "decode/alignment.py": [
         ("alignment", "transposed", "(source, target) for target, source in enumerate(words[:, :-1]", "(target, source) for target, source in enumerate(words[:, :-1]"),
         ("alignment", "the source's end counts as a word", "words[:, :-1].argmax(-1)", "words.argmax(-1)"),
@@ -849,12 +847,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("AER", "possible links do not count for precision", "len(predicted & (possible | sure))", "len(predicted & sure)"),
         ("AER", "over what was found alone", "both = self.predicted + self.sure", "both = 2 * self.predicted"),
         ("AER", "recall of what is possible", "return self.predicted_and_sure / self.sure if", "return self.predicted_and_possible / self.sure if"),
-    ],
-    "decode/generation.py": [
-        ("writing", "begins anew behind all of the context", "list(recent)[-(limit // 2) :]", "list(recent)"),
-        ("writing", "reads its own last token twice", "        unread = [token]\n", "        unread = [token, token]\n"),
-        ("writing", "a prompt is read without its last token", "state, unread, seen, row = model.start(1), list(recent), 0", "state, unread, seen, row = model.start(1), list(recent)[:-1] or list(recent), 0"),
-        ("continuation", "the end of a line ends the text", "beams=replace(search.beams, eos=NO_EOS)", "beams=search.beams"),
+        ("perplexity", "ends are not counted", "sum(len(hypothesis.scores) for", "sum(len(hypothesis.ids) for"),
+        ("scoring", "attention of the row before", "weights[n, :, :t, :s]", "weights[n - 1, :, :t, :s]"),
     ],
     "decode/kernels.py": [
         ("beam state", "kernel: of equals the higher word", "lowest = tl.min(tl.where(equal, word, NONE), 0)", "lowest = tl.max(tl.where(equal, word, -1), 0)"),

@@ -36,7 +36,6 @@ ATTENTION = [
     "normaliser",
     "softmax_variants",
     "head_mixing",
-    "hard_normaliser",
     "positions",
     "gate",
     "serialize",
@@ -53,7 +52,6 @@ ATTENTION = [
     "multihead",
     "torch_layer",
     "catalogue",
-    "examples",
 ]
 BACKENDS = [
     "reference",

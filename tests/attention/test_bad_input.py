@@ -11,7 +11,6 @@ from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
 from regard.attention.catalogue import get_recipe
 from regard.attention.dependency_tree import DependencyTree
-from regard.attention.hard_normaliser import Hard
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Causal, Window
@@ -19,7 +18,7 @@ from regard.attention.position import Rotary
 from regard.attention.relative_position import Alibi, Clipped, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Feature
 from regard.attention.serialize import parse_part
-from regard.attention.softmax_variants import TopK
+from regard.attention.softmax_variants import Hard, TopK
 from regard.attention.sparse_patterns import Block, Strided
 
 X = torch.zeros(2, 4, 5, 8)

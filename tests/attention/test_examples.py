@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 from regard.attention.absolute_position import Sinusoidal, TreeDepth
 from regard.attention.batch_patterns import Edges, Padding
+from regard.attention.catalogue import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, WorkedExample, X, agrees, tensor
 from regard.attention.dependency_tree import DependencyTree
-from regard.attention.examples import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, WorkedExample, X, agrees, tensor
 from regard.attention.functional import attend, steps
 from regard.attention.linformer import Linformer
 from regard.attention.multihead import MultiHeadAttention, no_projection

@@ -26,7 +26,6 @@ from regard.attention.backends.hard import (
 from regard.attention.backends.tiles import Interval, ScoreTiles
 from regard.attention.batch_patterns import Padding
 from regard.attention.functional import attend, steps
-from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Window
 from regard.attention.position import Rotary
@@ -34,6 +33,7 @@ from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive, Dot
+from regard.attention.softmax_variants import Hard, Sampled, StraightThrough, reinforce
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.qkv import QKV, cast_leaves, random_qkv
 from tests.attention.test_elementwise import PATTERNS

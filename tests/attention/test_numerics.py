@@ -59,7 +59,7 @@ def test_sparsemax_is_right_however_large_the_scores(dtype, keys, offset, spread
     noise = torch.randn(keys, generator=torch.Generator().manual_seed(seed))
     scores = (noise * spread + offset**7 * DTYPES[dtype] * 0.9).clamp(-DTYPES[dtype], DTYPES[dtype]).to(dtype)
     weights = Sparsemax().weigh(scores.view(1, 1, 1, -1), everything(scores).view(1, 1, 1, -1)).flatten()
-    want = naive.weigh(Sparsemax(), scores.double(), [True] * keys)
+    want = naive.weigh(Sparsemax(), scores.double(), [True] * keys, 0)
     assert weights.dtype == dtype
     assert_close(weights.double(), want, rtol=0, atol=4 * torch.finfo(dtype).eps)
 

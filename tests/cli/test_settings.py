@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from regard.cli.settings import print_table
+from regard.cli.main import print_table
 from regard.tasks.registry import TASKS, get_task
 from regard.tasks.settings_reference import describe_tables
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, ByteTokenizer, CharTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.decode import Constraints, Greedy, Sampling
-from regard.decode.generation import GeneratedToken, generate, has_growing_cache, stream_text, text_constraints
+from regard.decode.stepwise import GeneratedToken, generate, has_growing_cache, stream_text, text_constraints
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import map_tensors

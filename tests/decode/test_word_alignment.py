@@ -9,6 +9,7 @@ from regard.data.tokenizers.base import TokenizedText
 from regard.decode import Greedy, alignment
 from regard.decode.alignment import (
     AlignmentHead,
+    CrossAttentionMaps,
     SentencePairAttention,
     annotate_pair,
     attend_pair,
@@ -21,7 +22,6 @@ from regard.decode.alignment import (
     select_heads_by_gold,
     translate_without_each_word,
 )
-from regard.decode.scoring import CrossAttentionMaps
 from regard.decode.translation import translate_texts
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings

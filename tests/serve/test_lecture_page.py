@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.attention import Dot, Recipe
-from regard.attention.examples import EXAMPLES, K, Q, V, X, tensor
+from regard.attention.catalogue import EXAMPLES, K, Q, V, X, tensor
 from regard.attention.functional import steps
 from regard.see.trace import trace_model
 from regard.serve.app import create_app

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.attention import Causal, Dot, MultiHeadAttention, Recipe
-from regard.attention.examples import EXAMPLES, K, Matrix, Q, V, X, tensor
+from regard.attention.catalogue import EXAMPLES, K, Matrix, Q, V, X, tensor
 from regard.attention.functional import steps
 from regard.see.trace import trace_model
 from regard.serve.playground import DEFAULTS, MAX_DIMENSIONS, MAX_KEYS, walk_through_example, walk_through_head

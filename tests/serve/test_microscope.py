@@ -13,7 +13,7 @@ from PIL import Image, ImageStat
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
 from regard.attention import steps
-from regard.attention.examples import EXAMPLES
+from regard.attention.catalogue import EXAMPLES
 from regard.models.safetensors_io import load_weights
 from regard.see import Edits, HeadOff, compare, show, trace_model
 from regard.see.trace import select_initial

@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from regard.attention import Additive, Dot, Hard, Normaliser, Recipe, Sampled, Softmax, StraightThrough
-from regard.attention.hard_normaliser import one_hot_argmax
+from regard.attention.softmax_variants import one_hot_argmax
 from regard.data.batching import TokenBatchSampler
 from regard.layers.pooling import AttentionPooling, MeanPooling
 from regard.models.config import EncoderConfig

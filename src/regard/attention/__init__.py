@@ -13,7 +13,15 @@ from regard.attention.batch_patterns import (
     Padding,
 )
 from regard.attention.block_map import BlockMap
-from regard.attention.catalogue import GATED_RECIPES, POSITIONS, RECIPES, RecipeSizes, get_recipe
+from regard.attention.catalogue import (
+    EXAMPLES,
+    GATED_RECIPES,
+    POSITIONS,
+    RECIPES,
+    RecipeSizes,
+    WorkedExample,
+    get_recipe,
+)
 from regard.attention.core import (
     AttentionCall,
     AttentionCore,
@@ -26,7 +34,6 @@ from regard.attention.core import (
     record_steps,
 )
 from regard.attention.dependency_tree import DependencyTree
-from regard.attention.examples import EXAMPLES, WorkedExample
 from regard.attention.functional import Explanation, attend, explain, steps
 from regard.attention.gate import (
     Delta,
@@ -43,7 +50,6 @@ from regard.attention.gate import (
     Unnormalised,
     VectorDecay,
 )
-from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough, reinforce
 from regard.attention.head_mixing import Differential, HeadNorm, MultiToken, TalkingHeads
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
 from regard.attention.linformer import Linformer
@@ -82,7 +88,18 @@ from regard.attention.rotary_variants import AxialRotary, NTKScaling, RotaryScal
 from regard.attention.scaled_score import GivenScale, LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
 from regard.attention.serialize import parse_part
-from regard.attention.softmax_variants import Entmax, SinkSoftmax, SoftmaxPlusOne, Sparsemax, StickBreaking, TopK
+from regard.attention.softmax_variants import (
+    Entmax,
+    Hard,
+    Sampled,
+    SinkSoftmax,
+    SoftmaxPlusOne,
+    Sparsemax,
+    StickBreaking,
+    StraightThrough,
+    TopK,
+    reinforce,
+)
 from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided
 from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, attention_stats
 from regard.attention.text_positions import Segments

@@ -1,8 +1,12 @@
-"""Catalogue of named recipes, one line each; for the gallery, the tests and whoever searches for a name."""
+"""Catalogue of named recipes, one line each, and worked examples to check on paper."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isqrt
+from fractions import Fraction as F
+from math import isqrt, log, sqrt
+
+import torch
+from torch import Tensor
 
 from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.batch_patterns import Documents
@@ -18,7 +22,6 @@ from regard.attention.gate import (
     Unnormalised,
     VectorDecay,
 )
-from regard.attention.hard_normaliser import Hard, StraightThrough
 from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
 from regard.attention.normaliser import Proportional, ReLU, Sigmoid
 from regard.attention.pattern import Causal, Full, StrictCausal, Window
@@ -28,7 +31,16 @@ from regard.attention.relative_position import Alibi, Clipped, CoPE, LogBuckets,
 from regard.attention.rotary_variants import AxialRotary, NTKScaling, XPos, YarnScaling
 from regard.attention.scaled_score import LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
-from regard.attention.softmax_variants import Entmax, SinkSoftmax, SoftmaxPlusOne, Sparsemax, StickBreaking, TopK
+from regard.attention.softmax_variants import (
+    Entmax,
+    Hard,
+    SinkSoftmax,
+    SoftmaxPlusOne,
+    Sparsemax,
+    StickBreaking,
+    StraightThrough,
+    TopK,
+)
 from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided
 
 
@@ -170,3 +182,300 @@ def get_recipe(name: str, position: str = "none", sizes: RecipeSizes = RecipeSiz
         if wanted not in known:
             raise ValueError(f"nothing is called {wanted!r}; there are {', '.join(map(repr, known))}")
     return recipes[name](sizes, POSITIONS[position](sizes))
+
+
+# --- worked examples ---
+
+
+Matrix = Sequence[Sequence[float | F]]
+
+
+@dataclass(frozen=True)
+class WorkedExample:
+    """One head of attention with every number given; `digits` says how far the source prints them.
+
+    Examples:
+        >>> example = WorkedExample(
+        ...     name="halves", source="two equal keys", recipe=Recipe(score=Dot()),
+        ...     q=[[0.0]], k=[[1.0], [2.0]], v=[[4.0], [9.0]], weights=[[0.5, 0.5]], output=[[6.5]],
+        ... )
+        >>> attend(*example.qkv(), example.recipe)
+        tensor([[[[6.5000]]]], dtype=torch.float64)
+    """
+
+    name: str
+    source: str
+    recipe: Recipe
+    q: Matrix
+    k: Matrix
+    v: Matrix
+    weights: Matrix
+    output: Matrix
+    digits: int = 12
+
+    def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (tensor(x)[None, None] for x in (self.q, self.k, self.v))
+        return q, k, v
+
+
+def tensor(matrix: Matrix) -> Tensor:
+    return torch.tensor([[float(x) for x in row] for row in matrix], dtype=torch.float64)
+
+
+def logs(matrix: Matrix) -> Matrix:
+    """Scores whose exponentials are given, so that softmax weights are fractions."""
+    return [[log(x) for x in row] for row in matrix]
+
+
+def eye(n: int) -> Matrix:
+    return [[float(i == j) for j in range(n)] for i in range(n)]
+
+
+def agrees(answer: object, expected: object) -> bool:
+    """Whether the answer to an exercise has the expected numbers, up to 0.001; a gap that was left open (...) has none.
+
+    >>> agrees([0.333, 0.667], torch.tensor([1 / 3, 2 / 3])), agrees(..., 7.0)
+    (True, False)
+    """
+    try:
+        found, wanted = (torch.as_tensor(x, dtype=torch.float64) for x in (answer, expected))
+    except (TypeError, ValueError, RuntimeError):  # what torch raises for a value, a list or a nesting without numbers
+        return False
+    return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=0, atol=1e-3)
+
+
+# second lecture, "self attention numerical": x, and x times w_query, w_key and w_value
+X: Matrix = [[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]]
+W_QUERY: Matrix = [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]]
+W_KEY: Matrix = [[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]]
+W_VALUE: Matrix = [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]]
+Q: Matrix = [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
+K: Matrix = [[0, 1, 1], [4, 4, 0], [2, 3, 1]]
+V: Matrix = [[1, 2, 3], [2, 8, 0], [2, 6, 3]]
+
+# second lecture, the look-ahead mask: scaled scores of <start> I am fine
+LOOK_AHEAD: Matrix = [[0.7, 0.1, 0.1, 0.1], [0.1, 0.6, 0.2, 0.1], [0.1, 0.3, 0.6, 0.1], [0.1, 0.3, 0.3, 0.3]]
+# second lecture, "Hi how are you": raw scores, and the weights it prints (in tenths; its third row sums to 11)
+HI: Matrix = [[98, 27, 10, 12], [27, 89, 31, 67], [10, 31, 91, 54], [12, 67, 54, 92]]
+HI_TENTHS: Matrix = [[7, 1, 1, 1], [1, 6, 2, 1], [1, 3, 6, 1], [1, 3, 3, 3]]
+
+EXAMPLES: tuple[WorkedExample, ...] = (
+    WorkedExample(
+        name="two tokens",
+        source="softmax of log 1, log 3 and log 2, log 2",
+        recipe=Recipe(score=Dot()),
+        q=logs([[1, 3], [2, 2]]),
+        k=eye(2),
+        v=[[4], [8]],
+        weights=[[F(1, 4), F(3, 4)], [F(1, 2), F(1, 2)]],
+        output=[[7], [6]],
+    ),
+    WorkedExample(
+        name="two tokens, causal",
+        source="the same, the first token seeing only itself",
+        recipe=Recipe(score=Dot(), pattern=Causal()),
+        q=logs([[1, 3], [2, 2]]),
+        k=eye(2),
+        v=[[4], [8]],
+        weights=[[1, 0], [F(1, 2), F(1, 2)]],
+        output=[[4], [6]],
+    ),
+    WorkedExample(
+        name="strictly before",
+        source="second lecture: e_ij = -∞ for j ≥ i; the first row sees nothing",
+        recipe=Recipe(score=Dot(), pattern=StrictCausal()),
+        q=logs([[1, 3, 1], [2, 2, 1], [1, 3, 9]]),
+        k=eye(3),
+        v=[[4], [8], [5]],
+        weights=[[0, 0, 0], [1, 0, 0], [F(1, 4), F(3, 4), 0]],
+        output=[[0], [4], [7]],
+    ),
+    WorkedExample(
+        name="window of two",
+        source="each token and its direct neighbours",
+        recipe=Recipe(score=Dot(), pattern=Window(2)),
+        q=logs([[1, 3, 7], [1, 2, 1], [9, 1, 4]]),
+        k=eye(3),
+        v=[[4], [8], [3]],
+        weights=[[F(1, 4), F(3, 4), 0], [F(1, 4), F(1, 2), F(1, 4)], [0, F(1, 5), F(4, 5)]],
+        output=[[7], [F(23, 4)], [4]],
+    ),
+    WorkedExample(
+        name="self-attention, unscaled",
+        source="second lecture, self attention numerical",
+        recipe=Recipe(score=Dot()),
+        q=Q,
+        k=K,
+        v=V,
+        weights=[[0.0634, 0.4683, 0.4683], [0.0000, 0.9820, 0.0180], [0.0003, 0.8805, 0.1192]],
+        output=[[1.9366, 6.6831, 1.5951], [2.0000, 7.9640, 0.0540], [1.9997, 7.7599, 0.3584]],
+        digits=4,
+    ),
+    WorkedExample(
+        name="self-attention, scaled",
+        source="second lecture, training trick 3 on the same numbers",
+        recipe=Recipe(),
+        q=Q,
+        k=K,
+        v=V,
+        weights=[[0.1361, 0.4319, 0.4319], [0.0009, 0.9088, 0.0903], [0.0074, 0.7547, 0.2378]],
+        output=[[1.8639, 6.3194, 1.7042], [1.9991, 7.8141, 0.2735], [1.9926, 7.4796, 0.7359]],
+        digits=4,
+    ),
+    WorkedExample(
+        name="look-ahead mask",
+        source="second lecture, 6.1: <start> I am fine",
+        recipe=Recipe(score=Dot(), pattern=Causal()),
+        q=LOOK_AHEAD,
+        k=eye(4),
+        v=eye(4),
+        weights=[[1, 0, 0, 0], [0.3775, 0.6225, 0, 0], [0.2584, 0.3156, 0.4260, 0], [0.2144, 0.2619, 0.2619, 0.2619]],
+        output=[[1, 0, 0, 0], [0.3775, 0.6225, 0, 0], [0.2584, 0.3156, 0.4260, 0], [0.2144, 0.2619, 0.2619, 0.2619]],
+        digits=4,
+    ),
+    WorkedExample(
+        name="Hi how are you",
+        source="second lecture, 3.1: the weights it prints, its third row divided by 1.1 to sum to 1",
+        recipe=Recipe(score=Dot()),
+        q=logs(HI_TENTHS),
+        k=eye(4),
+        v=eye(4),
+        weights=[
+            [F(7, 10), F(1, 10), F(1, 10), F(1, 10)],
+            [F(1, 10), F(6, 10), F(2, 10), F(1, 10)],
+            [F(1, 11), F(3, 11), F(6, 11), F(1, 11)],
+            [F(1, 10), F(3, 10), F(3, 10), F(3, 10)],
+        ],
+        output=[
+            [F(7, 10), F(1, 10), F(1, 10), F(1, 10)],
+            [F(1, 10), F(6, 10), F(2, 10), F(1, 10)],
+            [F(1, 11), F(3, 11), F(6, 11), F(1, 11)],
+            [F(1, 10), F(3, 10), F(3, 10), F(3, 10)],
+        ],
+    ),
+    WorkedExample(
+        name="scalar self-attention",
+        source="fourth lecture, W of size d×1: q, k and v are one number per word",
+        recipe=Recipe(score=Dot()),
+        q=[[0], [1], [2], [-1]],
+        k=[[0], [log(2)], [log(3)], [0]],
+        v=[[4], [7], [14], [21]],
+        weights=[
+            [F(1, 4), F(1, 4), F(1, 4), F(1, 4)],
+            [F(1, 7), F(2, 7), F(3, 7), F(1, 7)],
+            [F(1, 15), F(4, 15), F(9, 15), F(1, 15)],
+            [F(6, 17), F(3, 17), F(2, 17), F(6, 17)],
+        ],
+        output=[[F(46, 4)], [F(81, 7)], [F(179, 15)], [F(199, 17)]],
+    ),
+    WorkedExample(
+        name="weight-free",
+        source="fifth lecture: a_ij = softmax(x_i · x_j), A_i = Σ a_ij x_j",
+        recipe=Recipe(score=Dot()),
+        q=[[sqrt(log(2)), 0], [0, sqrt(log(3))]],
+        k=[[sqrt(log(2)), 0], [0, sqrt(log(3))]],
+        v=[[sqrt(log(2)), 0], [0, sqrt(log(3))]],
+        weights=[[F(2, 3), F(1, 3)], [F(1, 4), F(3, 4)]],
+        output=[[2 / 3 * sqrt(log(2)), sqrt(log(3)) / 3], [sqrt(log(2)) / 4, 3 / 4 * sqrt(log(3))]],
+    ),
+    WorkedExample(
+        name="ReLU instead of softmax",
+        source="fourth lecture: you don't have to use softmax",
+        recipe=Recipe(score=Dot(), normaliser=ReLU()),
+        q=[[2, -1], [-3, 1]],
+        k=eye(2),
+        v=[[4], [8]],
+        weights=[[2, 0], [0, 1]],
+        output=[[8], [8]],
+    ),
+    WorkedExample(
+        name="sparsemax",
+        source="Martins & Astudillo 2016: the threshold of 1, 0.5, -1 is 0.25",
+        recipe=Recipe(score=Dot(), normaliser=Sparsemax()),
+        q=[[1, 0.5, -1]],
+        k=eye(3),
+        v=[[4], [8], [100]],
+        weights=[[F(3, 4), F(1, 4), 0]],
+        output=[[5]],
+    ),
+    WorkedExample(
+        name="top two of three",
+        source="softmax of log 1, log 3, log 2 without the smallest",
+        recipe=Recipe(score=Dot(), normaliser=TopK(2)),
+        q=logs([[1, 3, 2]]),
+        k=eye(3),
+        v=[[100], [5], [10]],
+        weights=[[0, F(3, 5), F(2, 5)]],
+        output=[[7]],
+    ),
+    WorkedExample(
+        name="proportional",
+        source="s / Σ s: the normaliser of linear attention",
+        recipe=Recipe(score=Dot(), normaliser=Proportional()),
+        q=[[1, 3], [2, 2]],
+        k=eye(2),
+        v=[[4], [8]],
+        weights=[[F(1, 4), F(3, 4)], [F(1, 2), F(1, 2)]],
+        output=[[7], [6]],
+    ),
+    WorkedExample(
+        name="hard",
+        source="fourth lecture: one part of the input, a binary choice",
+        recipe=Recipe(score=Dot(), normaliser=Hard()),
+        q=[[1, 3], [2, 1]],
+        k=eye(2),
+        v=[[4], [8]],
+        weights=[[0, 1], [1, 0]],
+        output=[[8], [4]],
+    ),
+    WorkedExample(
+        name="softmax plus one",
+        source="exp(s) / (1 + Σ exp(s)): a quarter goes to nobody, then half",
+        recipe=Recipe(score=Dot(), normaliser=SoftmaxPlusOne()),
+        q=logs([[1, 2], [F(1, 2), F(1, 2)]]),
+        k=eye(2),
+        v=[[4], [8]],
+        weights=[[F(1, 4), F(1, 2)], [F(1, 4), F(1, 4)]],
+        output=[[5], [3]],
+    ),
+    WorkedExample(
+        name="entmax",
+        source="Peters et al. 2019, α = 1.5: [s/2 - τ]₊², here τ = -3/5",
+        recipe=Recipe(score=Dot(), normaliser=Entmax(1.5)),
+        q=[[F(2, 5), 0, -2]],
+        k=eye(3),
+        v=[[25], [50], [100]],
+        weights=[[F(16, 25), F(9, 25), 0]],
+        output=[[34]],
+    ),
+    WorkedExample(
+        name="stick-breaking",
+        source="Tan et al. 2024: the nearest key breaks off σ(s) of the stick, the next one σ(s) of what is left",
+        recipe=Recipe(score=Dot(), pattern=StrictCausal(), normaliser=StickBreaking()),
+        q=logs([[1, 1, 1], [3, 1, 1], [1, 3, 1]]),
+        k=eye(3),
+        v=[[8], [16], [5]],
+        weights=[[0, 0, 0], [F(3, 4), 0, 0], [F(1, 8), F(3, 4), 0]],
+        output=[[0], [6], [13]],
+    ),
+    WorkedExample(
+        name="soft cap",
+        source="log 3 · tanh(s / log 3): a large score counts as log 3, one far below 0 as -log 3",
+        recipe=Recipe(score=SoftCap(log(3), Dot())),
+        q=[[1000, 0], [1000, -1000]],
+        k=eye(2),
+        v=[[4], [8]],
+        weights=[[F(3, 4), F(1, 4)], [F(9, 10), F(1, 10)]],
+        output=[[5], [F(22, 5)]],
+    ),
+)
+"""Worked examples, one head each: the second lecture's numbers, and one or more for each part.
+
+Examples:
+    >>> example = EXAMPLES[0]
+    >>> example.name, example.source
+    ('two tokens', 'softmax of log 1, log 3 and log 2, log 2')
+    >>> steps(*example.qkv(), example.recipe).weights[0, 0]
+    tensor([[0.2500, 0.7500],
+            [0.5000, 0.5000]], dtype=torch.float64)
+"""

@@ -12,13 +12,13 @@ from regard.attention.block_map import is_tracing
 from regard.attention.core import AttentionCore, record_steps
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.gate import GateProjection
-from regard.attention.hard_normaliser import Hard
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
+from regard.attention.softmax_variants import Hard
 from regard.attention.text_positions import Segments
 from regard.ops.linear import find_whole, project_all
 

@@ -12,7 +12,6 @@ from torch import nn
 from regard.attention import (
     absolute_position,
     gate,
-    hard_normaliser,
     head_mixing,
     normaliser,
     pattern,
@@ -54,7 +53,7 @@ PARTS: dict[str, type] = {
         *(softmax_variants.TopK, normaliser.AttentionDropout),
         *(softmax_variants.SoftmaxPlusOne, softmax_variants.SinkSoftmax, softmax_variants.Entmax),
         *(softmax_variants.StickBreaking, head_mixing.TalkingHeads, head_mixing.Differential, head_mixing.MultiToken),
-        *(hard_normaliser.Sampled, hard_normaliser.StraightThrough, hard_normaliser.Hard),
+        *(softmax_variants.Sampled, softmax_variants.StraightThrough, softmax_variants.Hard),
         *(gate.NoGate, gate.Forget, gate.Retention, gate.Lightning, gate.ScalarDecay, gate.VectorDecay),
         *(gate.Unnormalised, gate.Delta, gate.GatedDelta, gate.KimiDelta),
     )

@@ -24,7 +24,6 @@ from regard.attention.backends import reference
 from regard.attention.block_map import MIXED
 from regard.attention.functional import prepare
 from regard.attention.gate import StateGate
-from regard.attention.hard_normaliser import Sampled, StraightThrough
 from regard.attention.kernels import stats_plan as plan
 from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax
 from regard.attention.pattern import Full, Pattern
@@ -32,7 +31,7 @@ from regard.attention.position import PositionSum, ScorePosition
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive, Dot, InnerProduct, Score
-from regard.attention.softmax_variants import TopK
+from regard.attention.softmax_variants import Sampled, StraightThrough, TopK
 from regard.attention.text_positions import with_score_positions
 
 ROWS = 128  # queries in a band, and the size of the blocks that are skipped

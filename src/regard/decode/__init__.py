@@ -4,6 +4,7 @@ from regard.decode.alignment import (
     AlignmentCounts,
     AlignmentHead,
     AnnotatedPair,
+    CrossAttentionMaps,
     aer,
     all_heads,
     argmax_links,
@@ -12,12 +13,15 @@ from regard.decode.alignment import (
     choose_head,
     choose_heads,
     count_links,
+    cross_attention_maps,
     evaluate_heads,
     merge_subwords,
+    perplexity,
+    score,
+    score_targets,
 )
 from regard.decode.beam import Beam
 from regard.decode.quantize import is_prepared, prepare
-from regard.decode.scoring import CrossAttentionMaps, cross_attention_maps, perplexity, score, score_targets
 from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, translate
 from regard.decode.stepwise import Greedy, Sampling, stream
 from regard.decode.translation import translate_all, translate_as_found

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from regard.attention import KVCache, MultiHeadAttention, NoGate
 from regard.data.tokenizers.base import UNK
-from regard.decode.generation import has_growing_cache
 from regard.decode.search import inference_mode
+from regard.decode.stepwise import has_growing_cache
 from regard.interop.export_format import (
     ExportFormat,
     attentions_of,

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from regard.decode.beam import Beam, BeamSearch
 from regard.decode.beam_decoder import ModelBeams
-from regard.decode.generation import continuation_search
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis, inference_mode
-from regard.decode.stepwise import PartialHypothesis
+from regard.decode.stepwise import PartialHypothesis, continuation_search
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import DecodableModel
 

@@ -18,10 +18,17 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from regard.attention import examples
+from regard.attention import catalogue
 from regard.attention.batch_patterns import BatchPattern
-from regard.attention.catalogue import GATED_RECIPES, POSITIONS, RECIPES, RecipeSizes, get_recipe
-from regard.attention.examples import EXAMPLES, WorkedExample
+from regard.attention.catalogue import (
+    EXAMPLES,
+    GATED_RECIPES,
+    POSITIONS,
+    RECIPES,
+    RecipeSizes,
+    WorkedExample,
+    get_recipe,
+)
 from regard.attention.functional import explain, steps
 from regard.attention.gate import NoGate
 from regard.attention.normaliser import Softmax
@@ -386,7 +393,7 @@ def print_worked_example(console: Console) -> None:
     seen, unscaled = (steps(*case.qkv(), case.recipe) for case in (scaled, plain))
     console.print(Rule("1. Self-attention by hand (second lecture)", align="left"))
     console.print("Three tokens x, times three matrices, give each a query, a key and a value.")
-    x, q, k, v = (examples.tensor(m) for m in (examples.X, examples.Q, examples.K, examples.V))
+    x, q, k, v = (catalogue.tensor(m) for m in (catalogue.X, catalogue.Q, catalogue.K, catalogue.V))
     console.print(Columns([matrix("x", x), matrix("q = x Wq", q), matrix("k = x Wk", k), matrix("v = x Wv", v)]))
     console.print("Each query meets each key. Scaled by √d, each row becomes weights of sum 1.")
     tables = [
@@ -441,5 +448,5 @@ def row(values: Tensor) -> str:
 
 def agreement_mark(case: WorkedExample, output: Tensor) -> str:
     """Do our numbers round to the printed ones?"""
-    agrees = torch.allclose(output[0, 0], examples.tensor(case.output), rtol=0, atol=0.51 * 10**-case.digits)
+    agrees = torch.allclose(output[0, 0], catalogue.tensor(case.output), rtol=0, atol=0.51 * 10**-case.digits)
     return f"{'✓' if agrees else '✗ not the numbers of'} {case.source}"

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
-from regard.decode.generation import text_constraints
 from regard.decode.search import Constraints, DecodingRequest, inference_mode
-from regard.decode.stepwise import PartialHypothesis, mask_disallowed
+from regard.decode.stepwise import PartialHypothesis, mask_disallowed, text_constraints
 from regard.decode.topk import log_probabilities
 from regard.models.seq2seq import encode_sources
 from regard.see.compare import Comparison, compare, output_items

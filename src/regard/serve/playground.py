@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.backends import reference
 from regard.attention.block_map import EMPTY, FULL, MIXED, Span
-from regard.attention.examples import EXAMPLES, W_KEY, W_QUERY, W_VALUE, Matrix, WorkedExample, X, tensor
+from regard.attention.catalogue import EXAMPLES, W_KEY, W_QUERY, W_VALUE, Matrix, WorkedExample, X, tensor
 from regard.attention.functional import steps
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import Softmax

@@ -32,11 +32,11 @@ from torch.nn.functional import pad
 from regard.attention.backends.tiles import Interval, K, Out, Q, ScoreTiles, V, Visible, triton_tile_objections
 from regard.attention.block_map import planning_objections
 from regard.attention.gate import state_objections
-from regard.attention.hard_normaliser import Hard, Sampled, StraightThrough
 from regard.attention.normaliser import Normaliser
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
+from regard.attention.softmax_variants import Hard, Sampled, StraightThrough
 from regard.ops.dispatch import accumulation_dtype
 
 GROUP = 128

@@ -13,8 +13,18 @@ from torch import Tensor, nn
 from regard.data.audio import EXAMPLE_SOUND
 from regard.data.tokenizers.base import Tokenizer
 from regard.interop.huggingface.checkpoint import load_folder, task_of
-from regard.interop.huggingface.model import CausalLM, HeardSpeech, HuggingFaceModel, Seq2SeqLM, SpeechSeq2SeqLM
-from regard.interop.huggingface.processors import HuggingFaceTokenizer, PictureReader, SoundReader, part_of, patch_axis
+from regard.interop.huggingface.model import (
+    CausalLM,
+    HeardSpeech,
+    HuggingFaceModel,
+    HuggingFaceTokenizer,
+    PictureReader,
+    Seq2SeqLM,
+    SoundReader,
+    SpeechSeq2SeqLM,
+    part_of,
+    patch_axis,
+)
 from regard.models.seq2seq import decoder_inputs
 from regard.tasks.config import RunSettings
 from regard.tasks.image_batches import EXAMPLE_IMAGES

@@ -24,8 +24,7 @@ from regard.data.lm_blocks import (
 )
 from regard.data.tokenizers.base import BOS, EOS, UNK, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
-from regard.decode.generation import generate, stream_text, text_constraints
-from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch
+from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch, generate, stream_text, text_constraints
 from regard.models.config import RNN_KINDS, LanguageModelConfig
 from regard.models.config_base import SettingsTable
 from regard.models.language_model import LanguageModel
