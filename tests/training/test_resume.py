@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.training import ConstantSchedule, TrainConfig, checkpoints, loop, train
+from regard.training import ConstantSchedule, TrainConfig, checkpoint, checkpoints, loop, train
 from regard.training.checkpoint import prune_checkpoints
 from regard.training.run_folder import read_valid_state
 from tests.training import toy
@@ -136,11 +136,19 @@ def toy_run(folder: Path, until: int = 19) -> None:
             steps.close()
 
 
-@pytest.mark.parametrize("where", ["one_step", "record_validation", "write_checkpoint", "prune_checkpoints"])
-def test_ctrl_c_anywhere_leaves_no_trace_in_the_end(tmp_path, monkeypatch, where):
+@pytest.mark.parametrize(
+    ("module", "where"),
+    [
+        (loop, "one_step"),
+        (loop, "record_validation"),
+        (checkpoint, "write_checkpoint"),
+        (loop, "prune_checkpoints"),
+    ],
+)
+def test_ctrl_c_anywhere_leaves_no_trace_in_the_end(tmp_path, monkeypatch, module, where):
     toy_run(tmp_path / "straight")
     for call in (3, 1, 2):
-        monkeypatch.setattr(loop, where, Rude(getattr(loop, where), call))
+        monkeypatch.setattr(module, where, Rude(getattr(module, where), call))
         with pytest.raises(KeyboardInterrupt):
             toy_run(tmp_path / "left")
         monkeypatch.undo()
@@ -152,9 +160,7 @@ def test_ctrl_c_anywhere_leaves_no_trace_in_the_end(tmp_path, monkeypatch, where
 def test_killed_before_it_tidied_up_for_the_last_time(tmp_path, monkeypatch):
     toy_run(tmp_path / "straight")
     toy_run(tmp_path / "killed", 17)
-    monkeypatch.setattr(
-        loop, "prune_checkpoints", Rude(prune_checkpoints, 3)
-    )  # first as it starts, then at 18, then at 19
+    monkeypatch.setattr(loop, "prune_checkpoints", Rude(prune_checkpoints, 2))  # at 18, then at 19
     with pytest.raises(KeyboardInterrupt):
         toy_run(tmp_path / "killed")
     monkeypatch.undo()

@@ -76,7 +76,7 @@ def export(
     is written. proof.json says what was compared, README.md how to load the model. A Hugging Face folder loads with
     transformers' Auto classes, without code of its own, and `regard import` makes the same run of it, bit by bit.
 
-    Example: `regard export run --to hf --out exported-hf`, then `regard publish exported-hf --repo me/en-fr`
+    Example: `regard export run --to hf --out exported-hf`
 
     Example: `regard export run --to ctranslate2 --out exported`
 
