@@ -1,6 +1,7 @@
 """KV cache: a sequence in pieces gives what it gives at once, or is refused; linear attention at any positions."""
 
 from dataclasses import dataclass, replace
+from math import lcm
 
 import pytest
 import torch
@@ -42,6 +43,7 @@ from tests.attention.patterns import B, N, dense, of_a_batch, patterns
 LINEAR = Recipe(score=Feature(), pattern=Causal(), normaliser=Proportional())
 
 tokens = st.integers(0, N)
+PERIOD = lcm(*range(1, 8))  # of strides of up to 7, however they are combined
 differences = st.recursive(
     st.one_of(st.just(Full()), st.just(Causal()), st.just(StrictCausal()), st.builds(Window, st.integers(1, 6)))
     | st.builds(Strided, st.integers(1, 7)),
@@ -140,7 +142,13 @@ def test_reading_in_pieces_is_reading_at_once_or_refused(pattern, pieces, is_lin
 
 @given(differences)
 def test_patterns_of_the_difference_are_decided_exactly(pattern):
-    assert is_causal(pattern, N) == (not dense(pattern, 43).triu(1).any())
+    assert is_causal(pattern, N) == (not dense(pattern, PERIOD + 7).triu(1).any())
+
+
+def test_strides_that_meet_far_ahead_only_are_not_causal():
+    pattern = Strided(2) & Strided(5) & Strided(7)
+    assert not dense(pattern, 43).triu(1).any()
+    assert not is_causal(pattern, N)
 
 
 @given(patterns)
