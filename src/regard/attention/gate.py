@@ -472,8 +472,9 @@ def effective_scores(
     earlier = among & (grid.j < grid.j.mT) & among.diagonal(dim1=-2, dim2=-1)[..., None]
     products = decayed_products(k, k, at_k, at_k, earlier.expand(*k.shape[:3], k.shape[2]))
     erased = torch.where(earlier, beta[..., None] * products, 0.0)
-    inverse_of = {"upper": False, "left": False, "unitriangular": True}  # I + erased
-    return torch.linalg.solve_triangular(erased, scores, **inverse_of) * beta[:, :, None]
+    inverse_of = {"upper": False, "left": False, "unitriangular": True}  # I + erased, in single precision at least
+    solved = torch.linalg.solve_triangular(to_single(erased), to_single(scores), **inverse_of)
+    return solved.to(scores.dtype) * beta[:, :, None]
 
 
 def decayed_products(

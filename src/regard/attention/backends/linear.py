@@ -2,7 +2,7 @@
 
 Three forms of one sum (Katharopoulos et al. 2020): everybody sees everybody (one sum for all), causal in chunks (the
 sum of the chunks before, plus the chunk itself materialised), and one token at a time with a state of fixed size. On a
-GPU the causal form runs by the Triton kernels of `kernels/linear.py`.
+GPU the causal form runs by the Triton kernels of `kernels/state.py`.
 """
 
 from collections.abc import Sequence
@@ -86,12 +86,12 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
         state = sum_state(recipe, k, v, hidden)
         return torch.cat([read_state(map_queries(recipe, part), state) for part in q.split(PIECE, 2)], 2).to(q.dtype)
     old = k.shape[2] - q.shape[2]
-    if not old and not triton_objections(q, v):
-        from regard.attention.kernels.linear import CausalLinearAttention  # only here is Triton needed
+    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    if not old and not triton_objections(queries := recipe.score.fold_q(q), v):
+        from regard.attention.kernels.state import ChunkedState  # only here is Triton needed
 
-        assert isinstance(recipe.score, InnerProduct)  # or it objected
-        queries, keys = recipe.score.fold_q(q).to(v.dtype), hide_keys(recipe.score.fold_k(k).to(v.dtype), hidden)
-        return CausalLinearAttention.apply(queries, keys, v)  # type: ignore[return-value]
+        keys = hide_keys(recipe.score.fold_k(k).to(v.dtype), hidden)
+        return ChunkedState.apply(queries.to(v.dtype), keys, v, None, None, True)  # type: ignore[return-value]
     past = sum_state(recipe, k[:, :, :old], v[:, :, :old], [mask[:, :, :old] for mask in hidden])
     return causal(recipe, q, k[:, :, old:], v[:, :, old:], past, [mask[:, :, old:] for mask in hidden])[0]
 
@@ -148,7 +148,7 @@ def hide_keys(keys: Tensor, hidden: Sequence[Tensor]) -> Tensor:
 
 
 def triton_objections(q: Tensor, v: Tensor) -> list[str]:
-    """Why Triton's kernels do not run; empty if they do."""
+    """Why Triton's kernels do not run with φ(q) and these values; empty if they do."""
     if q.device.type != "cuda":
         return [f"its kernels need a GPU, and q is on {q.device}"]
     widest = max(q.shape[3], v.shape[3])

@@ -3,7 +3,8 @@
 S_t = (I - β_t k_t k_tᵀ) Diag(a_t) S_{t-1} + β_t k_t v_tᵀ, o_t = S_tᵀ q_t (without the delta rule: Diag(a_t) S_{t-1} +
 k_t v_tᵀ). Within a chunk the weights are materialised; what older tokens add comes from the state before it (Yang et
 al. 2024: Gated linear attention; Parallelizing linear transformers with the delta rule). Every exponent is a sum of
-log a over tokens between two others, hence at most 0: strong decays underflow to 0 and nothing overflows.
+log a over tokens between two others, hence at most 0: strong decays underflow to 0 and nothing overflows. On a GPU, and
+where a token's decay is one number, this runs by the Triton kernels of `kernels/state.py`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.attention.backends.linear import LinearState, divide, is_padding, repeat_heads, to_accumulation
+from regard.attention.backends.linear import (
+    LinearState,
+    divide,
+    is_padding,
+    repeat_heads,
+    to_accumulation,
+    triton_objections,
+)
 from regard.attention.batch_patterns import Documents, Padding
 from regard.attention.block_map import planning_objections
 from regard.attention.gate import FixedDecay, Gate, NoGate, StateGate, Unnormalised, bound_values
@@ -27,6 +35,7 @@ from regard.attention.score import InnerProduct
 
 PIECE = 4096  # tokens at a time, which fit the caches
 CHUNK = 64  # within a chunk the scores are materialised
+NOTHING = -200.0  # the logarithm of a decay that leaves nothing in single precision
 PART = 8  # of a chunk: between parts a decay of each feature is a product of two, within a part it is materialised
 
 
@@ -84,8 +93,13 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
     old = k.shape[2] - q.shape[2]
     found = [part for part in conjuncts(recipe.pattern) if isinstance(part, Documents)]
     segments = found[0].segment_ids[:, : k.shape[2]] if found else None
-    out, _ = run(recipe, pad(q, (0, 0, old, 0)), k, v, None, positions.k, segments)
-    return out[:, :, old:]
+    q = pad(q, (0, 0, old, 0))
+    inputs = GatedInputs.of(recipe, q, k, v, positions.k)
+    if kernel_objections(inputs):
+        out, _ = run(recipe, inputs, None, segments)
+    else:
+        out = run_kernels(recipe, inputs, segments)
+    return out[:, :, old:].to(q.dtype)
 
 
 def step(
@@ -94,36 +108,72 @@ def step(
     """New tokens at these positions, and all that went before as a state: the same as reading everything again."""
     if found := [part for part in conjuncts(recipe.pattern) if isinstance(part, Documents)]:
         raise ValueError(f"{found[0]} begins anew where a document does, and a cache goes on; use attend")
-    return run(recipe, q, k, v, state, positions)
+    out, after = run(recipe, GatedInputs.of(recipe, q, k, v, positions), state)
+    return out.to(q.dtype), after
+
+
+@dataclass(frozen=True, eq=False)
+class GatedInputs:
+    """q and k as the score folds them, a key and value head for every query head, and what the gate wants; hidden keys
+    are 0 and write nothing."""
+
+    q: Float[Tensor, "b h t d"]
+    k: Float[Tensor, "b h t d"]
+    v: Float[Tensor, "b h t e"]
+    log_decay: Float[Tensor, "b h t *d"] | None
+    beta: Float[Tensor, "b h t"] | None
+
+    @staticmethod
+    def of(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> "GatedInputs":
+        assert isinstance(recipe.score, InnerProduct)  # or it objected
+        with torch.autocast(q.device.type, enabled=False):
+            k, v = repeat_heads(q, k, v)
+            log_decay, beta = gate_values(recipe.gate, q)
+            queries, keys = recipe.score.fold_q(q), recipe.score.fold_k(k)
+            for part in (part for part in conjuncts(recipe.pattern) if isinstance(part, Padding)):
+                hidden = is_padding(part, positions)
+                keys = keys.masked_fill(hidden, 0.0)
+                beta = None if beta is None else beta.masked_fill(hidden[..., 0], 0.0)
+        return GatedInputs(queries, keys, v, log_decay, beta)
 
 
 def run(
-    recipe: Recipe,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    past: LinearState | None,
-    positions: Tensor,
-    segments: Int[Tensor, "#b t"] | None = None,
+    recipe: Recipe, inputs: GatedInputs, past: LinearState | None, segments: Int[Tensor, "#b t"] | None = None
 ) -> tuple[Tensor, LinearState]:
     """The output of every token, and the state after the last."""
-    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    q, k, v, log_decay, beta = inputs.q, inputs.k, inputs.v, inputs.log_decay, inputs.beta
     with torch.autocast(q.device.type, enabled=False):
-        k, v = repeat_heads(q, k, v)
-        log_decay, beta = gate_values(recipe.gate, q)
-        queries, keys = recipe.score.fold_q(q), recipe.score.fold_k(k)
-        for hidden in (is_padding(part, positions) for part in conjuncts(recipe.pattern) if isinstance(part, Padding)):
-            keys = keys.masked_fill(hidden, 0.0)
-            beta = None if beta is None else beta.masked_fill(hidden[..., 0], 0.0)
         if recipe.normaliser == Unnormalised():
             before = None if past is None else past.kv
-            out, after = gated_linear(queries, keys, v, log_decay, beta, before, segments)
-            return out.to(q.dtype), LinearState(after, None)
+            out, after = gated_linear(q, k, v, log_decay, beta, before, segments)
+            return out, LinearState(after, None)
         # Σ φ(k) is the state of values that are all 1
         v = torch.cat((v, torch.ones_like(v[..., :1])), -1)
         before = None if past is None or past.k is None else torch.cat((past.kv, past.k[..., None]), -1)
-        out, after = gated_linear(queries, keys, v, log_decay, beta, before, segments)
-        return divide(out[..., :-1], out[..., -1]).to(q.dtype), LinearState(after[..., :-1], after[..., -1])
+        out, after = gated_linear(q, k, v, log_decay, beta, before, segments)
+        return divide(out[..., :-1], out[..., -1]), LinearState(after[..., :-1], after[..., -1])
+
+
+def kernel_objections(inputs: GatedInputs) -> list[str]:
+    """Why Triton's kernels do not run; empty if they do."""
+    vector = inputs.log_decay is not None and inputs.log_decay.dim() == 4
+    return [
+        *triton_objections(inputs.q, inputs.v),
+        *(["its kernels decay all features of a key alike"] if vector else []),
+    ]
+
+
+def run_kernels(recipe: Recipe, inputs: GatedInputs, segments: Int[Tensor, "#b t"] | None) -> Tensor:
+    from regard.attention.kernels.state import ChunkedState  # only here is Triton needed
+
+    v, log_decay, beta = inputs.v, inputs.log_decay, inputs.beta
+    if segments is not None:  # the first token of a document forgets all that was before
+        begins = pad(segments.diff(dim=1) != 0, (1, 0))[:, None]
+        log_decay = v.new_zeros(v.shape[:3], dtype=torch.float32) if log_decay is None else log_decay
+        log_decay = log_decay.masked_fill(begins, NOTHING)
+    gates = (None if x is None else x.float() for x in (log_decay, beta))
+    queries, keys, normalised = inputs.q.to(v.dtype), inputs.k.to(v.dtype), recipe.normaliser == Proportional()
+    return ChunkedState.apply(queries, keys, v, *gates, normalised)  # type: ignore[return-value]
 
 
 def gate_values(gate: Gate, q: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -1,0 +1,509 @@
+"""States of fixed size as Triton kernels: linear attention, with decay, with the delta rule, and with both.
+
+S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ and o_t = S_tᵀ q_t; without the delta rule S_t = a_t S_{t−1} + k_t v_tᵀ.
+Tokens are cut into chunks. With c_i = Σ log a from a chunk's first token to token i, C that of its last, S the state before
+it, D_ij = exp(c_i − c_j) for j ≤ i and 0 for later ones, and A = (Q Kᵀ) ∘ D,
+
+    O  = exp(c) Q S + A U               U  = T β (V − exp(c) K S),  T = (I + β (K Kᵀ) ∘ D below the diagonal)⁻¹, or U = V
+    S' = exp(C) S + K̃ᵀ U                K̃  = exp(C − c) K
+       = (exp(C) − N) S + K̃ᵀ T β V      N  = K̃ᵀ T β exp(c) K
+
+so that the states follow from sums of one chunk each (Dao & Gu 2024; Yang et al. 2024, 2025). So do their gradients R, of
+S' and backwards from the last chunk; with Ō the gradient of O,
+
+    R  = (exp(C) − Nᵀ) R' + (exp(c) Q)ᵀ Ō − (β exp(c) K)ᵀ Tᵀ Aᵀ Ō
+    Ū  = Aᵀ Ō + K̃ R',   X̄ = Tᵀ Ū,   V̄ = β X̄,   G = (Ō Uᵀ) ∘ D,   P = −β (X̄ Uᵀ) ∘ D below the diagonal
+    Q̄  = G K + exp(c) Ō Sᵀ
+    K̄  = Gᵀ Q + Pᵀ K + exp(C − c) U R'ᵀ  as a key, + P K − β exp(c) X̄ Sᵀ  as what reads the state to be erased
+    c̄_i = q_i·q̄_i + k_i·(k̄_i as a reader) − k_i·(k̄_i as a key),   C̄ = Σ exp(C) S ∘ R' + Σ_i exp(C − c_i) k_i·R' u_i
+
+and log a_t has the sum of c̄ from t on. Where the weights are divided by their sum b, that is the output of values that
+are all 1: S has z = Σ exp(C − c) k for one more column, and Ō/b has −(ō_i·o_i)/b_i.
+
+Three kernels each way: the sums of every chunk, the states between chunks, the chunks themselves. Only the second goes from
+chunk to chunk, for some columns of the state in each program. No two programs write to one address, so there are no
+atomics and the gradients are the same every time. States are kept in float32. Every exponent is a sum of log a between two
+tokens, hence at most 0; it is a difference of two sums, each of which is kept as two float32.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.attention.kernels.elementwise import load_block, precision, store_block, tile_count, widths
+
+Q = Float[Tensor, "b h t d"]
+V = Float[Tensor, "b h t e"]
+Gates = Float[Tensor, "b h t"]
+
+
+@dataclass(frozen=True)
+class StateTiles:
+    """How the work is cut, a matter of speed alone.
+
+    Args:
+        chunk: tokens of a chunk, which a program owns.
+        warps: of the kernels of sums and outputs, and of gradients.
+        columns: of a state, which a program carries from chunk to chunk.
+        sums: how a state in float32 is multiplied with bfloat16: "bf16", "bf16x2" (as two numbers) or "tf32".
+    """
+
+    chunk: int = 64
+    warps: int = 4
+    gradient_warps: int = 8
+    columns: int = 16
+    sums: str = "bf16x2"
+    stages: int = 3
+
+    @staticmethod
+    def of(q: Tensor, v: Tensor) -> "StateTiles":
+        """What fits into the registers and the shared memory of one multiprocessor."""
+        wide = max(q.shape[3], v.shape[3]) > 64
+        return StateTiles(chunk=32) if wide or q.dtype == torch.float32 else StateTiles()
+
+
+class ChunkedState(torch.autograd.Function):
+    """Keeps its inputs and the state before every chunk; for the delta rule T and N, and its output where it divides.
+
+    Args:
+        log_decay: None: nothing decays.
+        beta: None: keys and values are added.
+        normalised: the weights are divided by their sum.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx, q: Q, k: Q, v: V, log_decay: Gates | None, beta: Gates | None, normalised: bool,
+        tiles: StateTiles | None = None,
+    ) -> V:  # fmt: skip
+        q, k, v, log_decay, beta = (None if x is None else x.contiguous() for x in (q, k, v, log_decay, beta))
+        assert q is not None
+        assert v is not None
+        launch = Launch.of(q, v, log_decay, beta, tiles, normalised=normalised)
+        out, below, before = torch.empty_like(v), launch.new(q.shape[2]) if normalised else None, launch.new_sums()
+        kept = None if log_decay is None else launch.new(launch.chunks)
+        inverse, erased = (launch.new_squares(side, x) for side, x in launch.squares(q)) if launch.delta else (None, None)
+        launch.run(chunk_key_sums, k, v, log_decay, beta, before, kept, inverse, erased)
+        launch.scan(before, kept, erased, reverse=False)
+        launch.run(chunk_outputs, q, k, v, log_decay, beta, inverse, before, out, below)
+        ctx.save_for_backward(q, k, v, log_decay, beta, before, kept, inverse, erased, out if normalised else None, below)
+        ctx.launch = launch
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[override]
+        (q, k, v, log_decay, beta, before, kept, inverse, erased, out, below), launch = ctx.saved_tensors, ctx.launch
+        grad, after = grad.contiguous(), launch.new_sums()
+        launch.run(chunk_query_sums, q, k, out, grad, below, log_decay, beta, inverse, after)
+        launch.scan(after, kept, erased, reverse=True)
+        gradients = [None if x is None else torch.empty_like(x) for x in (q, k, v, log_decay, beta)]
+        given = q, k, v, out, grad, below, log_decay, beta, inverse, before, after
+        launch.run(chunk_gradients, *given, *gradients, warps=launch.tiles.gradient_warps)
+        return *gradients, None, None
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """What all kernels of one call are launched with, batch and heads side by side.
+
+    Args:
+        heads: of all sentences.
+        sum_size: numbers of one S, and of one z where there is one.
+        options: constants of the kernels of chunks.
+    """
+
+    tiles: StateTiles
+    heads: int
+    tokens: int
+    chunks: int
+    sum_size: int
+    device: torch.device
+    options: dict[str, Any]
+
+    @staticmethod
+    def of(
+        q: Q, v: V, log_decay: Gates | None, beta: Gates | None, tiles: StateTiles | None, *, normalised: bool
+    ) -> "Launch":
+        (b, h, t, d), tiles, sizes = q.shape, tiles or StateTiles.of(q, v), widths(q.shape[3], v.shape[3])
+        exact = q.dtype == torch.float32
+        options = sizes | {
+            "CHUNK": tiles.chunk,
+            "DECAY": log_decay is not None,
+            "DELTA": beta is not None,
+            "NORMALISED": normalised,
+            "PRECISION": precision(q) if exact else "tf32",
+            "SUMS": precision(q) if exact else tiles.sums,
+        }
+        size = sizes["DP"] * (sizes["EP"] + normalised)
+        return Launch(tiles, b * h, t, tile_count(t, tiles.chunk), size, q.device, options)
+
+    @property
+    def delta(self) -> bool:
+        return self.options["DELTA"]
+
+    def new(self, *sizes: int) -> Tensor:
+        """Numbers of each head."""
+        return torch.empty(self.heads, *sizes, dtype=torch.float32, device=self.device)
+
+    def new_sums(self) -> Tensor:
+        return self.new(self.chunks, self.sum_size)
+
+    def squares(self, q: Tensor) -> tuple[tuple[int, torch.dtype], ...]:
+        """T and N: how wide, and in which precision they are kept."""
+        return (self.tiles.chunk, q.dtype), (self.options["DP"], q.dtype if self.tiles.sums == "bf16" else torch.float32)
+
+    def new_squares(self, side: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(self.heads, self.chunks, side, side, dtype=dtype, device=self.device)
+
+    def run(self, kernel: Any, *tensors: Tensor | None, warps: int | None = None) -> None:
+        """One program for each chunk of each head."""
+        options = self.options | {"num_warps": warps or self.tiles.warps, "num_stages": 1}
+        kernel[self.heads * self.chunks,](*tensors, self.tokens, self.chunks, **options)
+
+    def scan(self, sums: Tensor, kept: Tensor | None, erased: Tensor | None, *, reverse: bool) -> None:
+        """Each chunk's sum becomes the state before it, or in reverse the gradient of the state after it."""
+        decay, width, kernel = {"DECAY": kept is not None, "REVERSE": reverse}, self.options["EP"], running_sums
+        if erased is None:
+            grid = self.heads, tile_count(self.sum_size, SCAN_WIDTH)
+            kernel[grid](sums, kept, self.chunks, SIZE=self.sum_size, BLOCK=SCAN_WIDTH, STEP=SCAN_STEP, **decay)  # type: ignore[operator]
+            return
+        kernel, columns = running_states, min(self.tiles.columns, width)
+        options = {"DP": self.options["DP"], "EP": width, "COLUMNS": columns, "SUMS": self.options["SUMS"], **decay}
+        kernel[self.heads, width // columns](sums, kept, erased, self.chunks, **options, num_warps=4, num_stages=self.tiles.stages)  # type: ignore[operator]
+
+
+SCAN_WIDTH, SCAN_STEP = 128, 16  # numbers and chunks that a program of `running_sums` reads at once
+NUMBERS = ["n", "chunks"]
+
+
+# --- what the kernels of chunks share ---
+
+
+@triton.jit
+def chunk_tokens(chunks, CHUNK: tl.constexpr):
+    """A program's head, its chunk of all, and its tokens."""
+    program = tl.program_id(0)
+    head = (program // chunks).to(tl.int64)
+    return head, program.to(tl.int64), program % chunks * CHUNK + tl.arange(0, CHUNK)
+
+
+@triton.jit
+def chunk_decays(log_decay, head, t, n, CHUNK: tl.constexpr, DECAY: tl.constexpr):
+    """D with 1 above the diagonal, exp(c), exp(C − c) and C."""
+    if DECAY:
+        logs = tl.load(log_decay + head * n + t, t < n, 0.0).to(tl.float64)
+        c, total = tl.cumsum(logs, 0), tl.sum(logs, 0)
+        high = c.to(tl.float32)
+        low = (c - high.to(tl.float64)).to(tl.float32)
+        apart = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
+        within = tl.exp(tl.minimum(apart, 0.0))
+        from_start, to_end, total = tl.exp(high), tl.exp((total - c).to(tl.float32)), total.to(tl.float32)
+    else:
+        within, from_start, to_end, total = 1.0, tl.full([CHUNK], 1.0, tl.float32), tl.full([CHUNK], 1.0, tl.float32), 0.0
+    return within, from_start, to_end, total
+
+
+@triton.jit
+def scaled(x, by):
+    """Rows times numbers, in the precision of the rows."""
+    return (x.to(tl.float32) * by[:, None]).to(x.dtype)
+
+
+@triton.jit
+def times_sums(x, sums, SUMS: tl.constexpr):
+    """x times sums in float32, which all tokens before pass through."""
+    if SUMS == "bf16":
+        product = tl.dot(x.to(tl.bfloat16), sums.to(tl.bfloat16))
+    elif SUMS == "bf16x2":
+        high = sums.to(tl.bfloat16)
+        low = (sums - high.to(tl.float32)).to(tl.bfloat16)
+        product = tl.dot(x.to(tl.bfloat16), low, tl.dot(x.to(tl.bfloat16), high))
+    else:
+        product = tl.dot(x.to(tl.float32), sums, input_precision=SUMS)
+    return product
+
+
+@triton.jit
+def store_sums(sums, program, matrix, vector, DP: tl.constexpr, EP: tl.constexpr, NORMALISED: tl.constexpr):
+    """S and behind it z, or R and its last column."""
+    d, e = tl.arange(0, DP), tl.arange(0, EP)
+    first = sums + program * (DP * (EP + NORMALISED))
+    tl.store(first + d[:, None] * EP + e[None, :], matrix)
+    if NORMALISED:
+        tl.store(first + DP * EP + d, vector)
+
+
+@triton.jit
+def load_sums(sums, program, DP: tl.constexpr, EP: tl.constexpr, NORMALISED: tl.constexpr):
+    d, e = tl.arange(0, DP), tl.arange(0, EP)
+    first = sums + program * (DP * (EP + NORMALISED))
+    vector = tl.load(first + DP * EP + d) if NORMALISED else tl.zeros([DP], tl.float32)
+    return tl.load(first + d[:, None] * EP + e[None, :]), vector
+
+
+@triton.jit
+def square(x, program, SIDE: tl.constexpr):
+    """Where the chunk's matrix of so many rows and columns is."""
+    at = tl.arange(0, SIDE)
+    return x + program * (SIDE * SIDE) + at[:, None] * SIDE + at[None, :]
+
+
+@triton.jit
+def unit_lower_inverse(lower, SIDE: tl.constexpr, PRECISION: tl.constexpr):
+    """(I + lower)⁻¹, from the inverses of blocks on the diagonal to those of blocks twice as large:
+    the block below the diagonal is −T₂₂ L₂₁ T₁₁."""
+    i, j = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
+    below = (i // 2 == j // 2) & (i > j)
+    inverse = tl.where(i == j, 1.0, 0.0) - tl.where(below, lower, 0.0)
+    size: tl.constexpr = 2
+    for level in tl.static_range(1, 8):
+        if 2**level < SIDE:
+            size = 2**level
+            below = (i // (2 * size) == j // (2 * size)) & (i // size > j // size)
+            step = tl.dot(tl.where(below, lower, 0.0), inverse, input_precision=PRECISION)
+            inverse -= tl.dot(inverse, step, input_precision=PRECISION)
+    return inverse
+
+
+@triton.jit
+def load_upstream(out, grad, below, head, t, n, E: tl.constexpr, EP: tl.constexpr, NORMALISED: tl.constexpr):
+    """ō, −ō·o and 1 / b; where b is 0 the output is 0 whatever b: nothing is divided, and b has no gradient."""
+    upstream = load_block(grad + head * n * E, t, n, E, EP, MASKED=True)
+    if NORMALISED:
+        outputs = load_block(out + head * n * E, t, n, E, EP, MASKED=True)
+        total = tl.load(below + head * n + t, t < n, 0.0)
+        last = tl.where(total == 0.0, 0.0, -tl.sum(upstream.to(tl.float32) * outputs.to(tl.float32), 1))
+        share = 1.0 / tl.where(total == 0.0, 1.0, total)
+    else:
+        last, share = tl.zeros(t.shape, tl.float32), tl.full(t.shape, 1.0, tl.float32)
+    return upstream, last, share
+
+
+# --- sums of chunks ---
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def chunk_key_sums(
+    k, v, log_decay, beta, sums, kept, inverse, erased, n, chunks, D: tl.constexpr, DP: tl.constexpr,
+    E: tl.constexpr, EP: tl.constexpr, CHUNK: tl.constexpr, DECAY: tl.constexpr, DELTA: tl.constexpr,
+    NORMALISED: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """K̃ᵀ V and its decay; for the delta rule K̃ᵀ T β V, T and N."""
+    head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
+    keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
+    values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
+    within, from_start, to_end, total = chunk_decays(log_decay, head, t, n, CHUNK, DECAY)  # type: ignore[misc]
+    late = scaled(keys, to_end) if DECAY else keys
+    if DECAY:
+        tl.store(kept + program, total)
+    if DELTA:
+        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)
+        products = tl.dot(keys, tl.trans(keys), input_precision=PRECISION) * within * strength[:, None]
+        solved = unit_lower_inverse(tl.where(t[:, None] > t[None, :], products, 0.0), CHUNK, PRECISION)
+        solved = solved.to(keys.dtype)
+        tl.store(square(inverse, program, CHUNK), solved)
+        values = tl.dot(solved, scaled(values, strength), input_precision=PRECISION).to(keys.dtype)
+        reads = tl.dot(solved, scaled(keys, strength * from_start), input_precision=PRECISION).to(keys.dtype)
+        lost = tl.dot(tl.trans(late), reads, input_precision=PRECISION)
+        tl.store(square(erased, program, DP), lost.to(erased.dtype.element_ty))
+    matrix = tl.dot(tl.trans(late), values, input_precision=PRECISION)
+    store_sums(sums, program, matrix, tl.sum(late.to(tl.float32), 0), DP, EP, NORMALISED)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def chunk_query_sums(
+    q, k, out, grad, below, log_decay, beta, inverse, sums, n, chunks, D: tl.constexpr, DP: tl.constexpr,
+    E: tl.constexpr, EP: tl.constexpr, CHUNK: tl.constexpr, DECAY: tl.constexpr, DELTA: tl.constexpr,
+    NORMALISED: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """(exp(c) Q)ᵀ Ō, for the delta rule less (β exp(c) K)ᵀ Tᵀ Aᵀ Ō."""
+    head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
+    upstream, last, share = load_upstream(out, grad, below, head, t, n, E, EP, NORMALISED)  # type: ignore[misc]
+    queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
+    within, from_start, _, _ = chunk_decays(log_decay, head, t, n, CHUNK, DECAY)  # type: ignore[misc]
+    early = queries.to(tl.float32) * (from_start * share)[:, None]
+    matrix = tl.dot(tl.trans(early.to(queries.dtype)), upstream, input_precision=PRECISION)
+    if DELTA:
+        keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
+        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)
+        scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * within
+        scores = tl.where(t[:, None] >= t[None, :], scores, 0.0).to(upstream.dtype)
+        of_stored = tl.dot(tl.trans(scores), upstream, input_precision=PRECISION).to(upstream.dtype)
+        solved = tl.load(square(inverse, program, CHUNK))
+        of_stored = tl.dot(tl.trans(solved), of_stored, input_precision=PRECISION).to(upstream.dtype)
+        matrix -= tl.dot(tl.trans(scaled(keys, strength * from_start)), of_stored, input_precision=PRECISION)
+    store_sums(sums, program, matrix, tl.sum(early * last[:, None], 0), DP, EP, NORMALISED)
+
+
+# --- from chunk to chunk ---
+
+
+@triton.jit(do_not_specialize=["chunks"])
+def running_sums(
+    sums, kept, chunks, SIZE: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, DECAY: tl.constexpr,
+    REVERSE: tl.constexpr,
+):  # fmt: skip
+    """S' = exp(C) S + the chunk's sum, some chunks at a time as one product."""
+    at, row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, STEP)
+    head = tl.program_id(0).to(tl.int64)
+    first = sums + head * chunks * SIZE + at[None, :]
+    state = tl.zeros([BLOCK], tl.float32)
+    earlier = row[:, None] > row[None, :]
+    for begin in range(0, chunks, STEP):
+        step = begin + row
+        chunk = chunks - 1 - step if REVERSE else step
+        inside = (step < chunks)[:, None] & (at < SIZE)[None, :]
+        spot = first + chunk[:, None].to(tl.int64) * SIZE
+        here = tl.load(spot, inside, 0.0)
+        if DECAY:
+            logs = tl.load(kept + head * chunks + chunk, step < chunks, 0.0).to(tl.float64)
+            through, total = tl.cumsum(logs, 0), tl.sum(logs, 0)
+            apart = (through - logs)[:, None] - through[None, :]
+            weights = tl.where(earlier, tl.exp(tl.minimum(apart.to(tl.float32), 0.0)), 0.0)
+            from_start, to_end = tl.exp((through - logs).to(tl.float32)), tl.exp((total - through).to(tl.float32))
+            before = tl.dot(weights, here, input_precision="tf32x3") + from_start[:, None] * state[None, :]
+            state = tl.exp(total.to(tl.float32)) * state + tl.sum(to_end[:, None] * here, 0)
+        else:
+            before = tl.cumsum(here, 0) - here + state[None, :]
+            state += tl.sum(here, 0)
+        tl.store(spot, before, inside)
+
+
+@triton.jit(do_not_specialize=["chunks"])
+def running_states(
+    sums, kept, erased, chunks, DP: tl.constexpr, EP: tl.constexpr, COLUMNS: tl.constexpr, SUMS: tl.constexpr,
+    DECAY: tl.constexpr, REVERSE: tl.constexpr,
+):  # fmt: skip
+    """S' = (exp(C) − N) S + the chunk's sum, for some columns of S; in reverse with Nᵀ."""
+    head = tl.program_id(0).to(tl.int64)
+    d, e = tl.arange(0, DP), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    spot = sums + d[:, None] * EP + e[None, :]
+    state = tl.zeros([DP, COLUMNS], tl.float32)
+    for step in range(0, chunks):
+        program = head * chunks + (chunks - 1 - step if REVERSE else step)
+        here = tl.load(spot + program * (DP * EP))
+        lost = tl.load(square(erased, program, DP))
+        tl.store(spot + program * (DP * EP), state)
+        change = here - erase(tl.trans(lost) if REVERSE else lost, state, SUMS)
+        if DECAY:
+            state *= tl.exp(tl.load(kept + program))
+        state += change
+
+
+@triton.jit
+def erase(lost, state, SUMS: tl.constexpr):
+    """N S; both as two bfloat16 where the states are."""
+    if SUMS == "bf16x2":
+        high = lost.to(tl.bfloat16)
+        low = (lost - high.to(tl.float32)).to(tl.bfloat16)
+        product = tl.dot(low, state.to(tl.bfloat16), times_sums(high, state, SUMS))
+    else:
+        product = times_sums(lost, state, SUMS)
+    return product
+
+
+# --- the chunks themselves ---
+
+
+@triton.jit
+def stored_values(keys, values, state, solved, strength, from_start, PRECISION: tl.constexpr, SUMS: tl.constexpr):
+    """U = T β (V − exp(c) K S), and V − exp(c) K S itself."""
+    new = values.to(tl.float32) - times_sums(keys, state, SUMS) * from_start[:, None]
+    return tl.dot(solved, (new * strength[:, None]).to(values.dtype), input_precision=PRECISION).to(values.dtype), new
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def chunk_outputs(
+    q, k, v, log_decay, beta, inverse, before, out, below, n, chunks, D: tl.constexpr, DP: tl.constexpr,
+    E: tl.constexpr, EP: tl.constexpr, CHUNK: tl.constexpr, DECAY: tl.constexpr, DELTA: tl.constexpr,
+    NORMALISED: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
+    queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
+    keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
+    values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
+    within, from_start, _, _ = chunk_decays(log_decay, head, t, n, CHUNK, DECAY)  # type: ignore[misc]
+    matrix, vector = load_sums(before, program, DP, EP, NORMALISED)  # type: ignore[misc]
+    if DELTA:
+        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)
+        solved = tl.load(square(inverse, program, CHUNK))
+        values, _ = stored_values(keys, values, matrix, solved, strength, from_start, PRECISION, SUMS)  # type: ignore[misc]
+    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * within
+    scores = tl.where(t[:, None] >= t[None, :], scores, 0.0).to(values.dtype)
+    above = times_sums(queries, matrix, SUMS) * from_start[:, None]
+    above = tl.dot(scores, values, above, input_precision=PRECISION)
+    if NORMALISED:
+        # of the scores as they are used: rounded in one place and not in the other, even a single key would not weigh 1
+        total = tl.sum(scores.to(tl.float32), 1) + tl.sum(queries.to(tl.float32) * vector[None, :], 1) * from_start
+        above = above / tl.where(total == 0.0, 1.0, total)[:, None]
+        tl.store(below + head * n + t, total, t < n)
+    store_block(out + head * n * E, t, n, above, E, EP)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def chunk_gradients(
+    q, k, v, out, grad, below, log_decay, beta, inverse, before, after, dq, dk, dv, d_decay, d_beta, n, chunks,
+    D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, CHUNK: tl.constexpr, DECAY: tl.constexpr,
+    DELTA: tl.constexpr, NORMALISED: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
+    queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
+    keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
+    values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
+    upstream, last, share = load_upstream(out, grad, below, head, t, n, E, EP, NORMALISED)  # type: ignore[misc]
+    within, from_start, to_end, total = chunk_decays(log_decay, head, t, n, CHUNK, DECAY)  # type: ignore[misc]
+    matrix, vector = load_sums(before, program, DP, EP, NORMALISED)  # type: ignore[misc]
+    later, later_vector = load_sums(after, program, DP, EP, NORMALISED)  # type: ignore[misc]
+    seen, earlier = t[:, None] >= t[None, :], t[:, None] > t[None, :]
+
+    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * within * share[:, None]
+    scores = tl.where(seen, scores, 0.0).to(upstream.dtype)
+    by_v = times_sums(keys, later, SUMS) * to_end[:, None]
+    by_v = tl.dot(tl.trans(scores), upstream, by_v, input_precision=PRECISION)
+    if DELTA:
+        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)
+        solved = tl.load(square(inverse, program, CHUNK))
+        values, new = stored_values(keys, values, matrix, solved, strength, from_start, PRECISION, SUMS)  # type: ignore[misc]
+        of_new = tl.dot(tl.trans(solved), by_v.to(values.dtype), input_precision=PRECISION)
+        by_v = of_new * strength[:, None]
+    store_block(dv + head * n * E, t, n, by_v, E, EP)
+
+    pulls = tl.dot(upstream, tl.trans(values), input_precision=PRECISION)
+    pulls = (pulls + last[:, None]) * within * share[:, None]
+    pulls = tl.where(seen, pulls, 0.0).to(keys.dtype)
+    by_q = times_sums(upstream, tl.trans(matrix), SUMS) + last[:, None] * vector[None, :]
+    by_q = tl.dot(pulls, keys, by_q * (from_start * share)[:, None], input_precision=PRECISION)
+    store_block(dq + head * n * D, t, n, by_q, D, DP)
+
+    kept = (times_sums(values, tl.trans(later), SUMS) + later_vector[None, :]) * to_end[:, None]
+    by_k = tl.dot(tl.trans(pulls), queries, kept, input_precision=PRECISION)
+    if DECAY:
+        of_c = tl.sum(queries.to(tl.float32) * by_q, 1)
+        of_total = tl.sum(tl.sum(kept * keys.to(tl.float32), 1), 0)
+        of_total += tl.exp(total) * (tl.sum(tl.sum(matrix * later, 1), 0) + tl.sum(vector * later_vector, 0))
+    if DELTA:
+        reads = tl.dot(of_new.to(values.dtype), tl.trans(values), input_precision=PRECISION) * within
+        reads = tl.where(earlier, -reads, 0.0)
+        products = tl.dot(keys, tl.trans(keys), input_precision=PRECISION)
+        of_strength = tl.sum(of_new * new, 1) + tl.sum(reads * products, 1)
+        tl.store(d_beta + head * n + t, of_strength.to(d_beta.dtype.element_ty), t < n)
+        reads = (reads * strength[:, None]).to(keys.dtype)
+        by_k = tl.dot(tl.trans(reads), keys, by_k, input_precision=PRECISION)
+        by_reader = times_sums(by_v.to(values.dtype), tl.trans(matrix), SUMS) * -from_start[:, None]
+        by_reader = tl.dot(reads, keys, by_reader, input_precision=PRECISION)
+        if DECAY:
+            of_c += tl.sum(keys.to(tl.float32) * by_reader, 1)
+    if DECAY:
+        of_c -= tl.sum(keys.to(tl.float32) * by_k, 1)
+        of_log = tl.cumsum(of_c, 0, reverse=True) + of_total
+        tl.store(d_decay + head * n + t, of_log.to(d_decay.dtype.element_ty), t < n)
+    if DELTA:
+        by_k += by_reader
+    store_block(dk + head * n * D, t, n, by_k, D, DP)
