@@ -26,7 +26,7 @@ from machine import write
 from regard.attention import Causal, Feature, Recipe, attend
 from regard.attention.backends import linear
 from regard.attention.backends.linear import causal, key_value_state, map_keys
-from regard.attention.kernels.linear import CausalLinearAttention, LinearTileShape
+from regard.attention.kernels.state import StateTiles, chunked_state
 from regard.attention.normaliser import Proportional
 from timing import cuda_graph_milliseconds, mib, milliseconds
 
@@ -113,12 +113,12 @@ def sweep() -> None:
     for tokens in LENGTHS:
         given = inputs(tokens)
         for chunk, warps, gradient_warps in product((64, 128), (4, 8), (4, 8)):
-            shape = LinearTileShape(chunk, warps, gradient_warps)
+            shape = StateTiles(chunk, warps, gradient_warps)
 
-            def run(q: Tensor, k: Tensor, v: Tensor, shape: LinearTileShape = shape) -> Tensor:
+            def run(q: Tensor, k: Tensor, v: Tensor, shape: StateTiles = shape) -> Tensor:
                 score = RECIPE.score
                 assert isinstance(score, Feature)
-                return CausalLinearAttention.apply(score.fold_q(q), score.fold_k(k), v, shape)  # type: ignore[return-value]
+                return chunked_state(score.fold_q(q), score.fold_k(k), v, normalised=True, tiles=shape)
 
             def once(run: Run = run, given: list[Tensor] = given) -> tuple[Tensor, ...]:
                 return forwards_and_backwards(run, given)

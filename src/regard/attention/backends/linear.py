@@ -88,10 +88,10 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
     old = k.shape[2] - q.shape[2]
     assert isinstance(recipe.score, InnerProduct)  # or it objected
     if not old and not triton_objections(queries := recipe.score.fold_q(q), v):
-        from regard.attention.kernels.state import ChunkedState  # only here is Triton needed
+        from regard.attention.kernels.state import chunked_state  # only here is Triton needed
 
         keys = hide_keys(recipe.score.fold_k(k).to(v.dtype), hidden)
-        return ChunkedState.apply(queries.to(v.dtype), keys, v, None, None, True)  # type: ignore[return-value]
+        return chunked_state(queries.to(v.dtype), keys, v, normalised=True)
     past = sum_state(recipe, k[:, :, :old], v[:, :, :old], [mask[:, :, :old] for mask in hidden])
     return causal(recipe, q, k[:, :, old:], v[:, :, old:], past, [mask[:, :, old:] for mask in hidden])[0]
 

@@ -164,7 +164,7 @@ def kernel_objections(inputs: GatedInputs) -> list[str]:
 
 
 def run_kernels(recipe: Recipe, inputs: GatedInputs, segments: Int[Tensor, "#b t"] | None) -> Tensor:
-    from regard.attention.kernels.state import ChunkedState  # only here is Triton needed
+    from regard.attention.kernels.state import chunked_state  # only here is Triton needed
 
     v, log_decay, beta = inputs.v, inputs.log_decay, inputs.beta
     if segments is not None:  # the first token of a document forgets all that was before
@@ -173,7 +173,7 @@ def run_kernels(recipe: Recipe, inputs: GatedInputs, segments: Int[Tensor, "#b t
         log_decay = log_decay.masked_fill(begins, NOTHING)
     gates = (None if x is None else x.float() for x in (log_decay, beta))
     queries, keys, normalised = inputs.q.to(v.dtype), inputs.k.to(v.dtype), recipe.normaliser == Proportional()
-    return ChunkedState.apply(queries, keys, v, *gates, normalised)  # type: ignore[return-value]
+    return chunked_state(queries, keys, v, *gates, normalised=normalised)
 
 
 def gate_values(gate: Gate, q: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -1,15 +1,15 @@
 """States of fixed size as Triton kernels: linear attention, with decay, with the delta rule, and with both.
 
-S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ and o_t = S_tᵀ q_t; without the delta rule S_t = a_t S_{t−1} + k_t v_tᵀ.
-Tokens are cut into chunks. With c_i = Σ log a from a chunk's first token to token i, C that of its last, S the state before
-it, D_ij = exp(c_i − c_j) for j ≤ i and 0 for later ones, and A = (Q Kᵀ) ∘ D,
+S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ, o_t = S_tᵀ q_t; without delta rule S_t = a_t S_{t−1} + k_t v_tᵀ.
+Tokens are cut into chunks. With c_i = Σ log a from a chunk's first token to token i, C that of its last, S the state
+before it, D_ij = exp(c_i − c_j) for j ≤ i and 0 for later ones, and A = (Q Kᵀ) ∘ D,
 
-    O  = exp(c) Q S + A U               U  = T β (V − exp(c) K S),  T = (I + β (K Kᵀ) ∘ D below the diagonal)⁻¹, or U = V
-    S' = exp(C) S + K̃ᵀ U                K̃  = exp(C − c) K
-       = (exp(C) − N) S + K̃ᵀ T β V      N  = K̃ᵀ T β exp(c) K
+    O  = exp(c) Q S + A U              U = V, or T β (V − exp(c) K S), T = (I + β (K Kᵀ) ∘ D below the diagonal)⁻¹
+    S' = exp(C) S + K̃ᵀ U               K̃ = exp(C − c) K
+       = (exp(C) − N) S + K̃ᵀ T β V     N = K̃ᵀ T β exp(c) K
 
-so that the states follow from sums of one chunk each (Dao & Gu 2024; Yang et al. 2024, 2025). So do their gradients R, of
-S' and backwards from the last chunk; with Ō the gradient of O,
+so that the states follow from sums of one chunk each (Dao & Gu 2024; Yang et al. 2024, 2025). So do their gradients,
+from the last chunk to the first: with Ō the gradient of O, R that of S and R' that of S',
 
     R  = (exp(C) − Nᵀ) R' + (exp(c) Q)ᵀ Ō − (β exp(c) K)ᵀ Tᵀ Aᵀ Ō
     Ū  = Aᵀ Ō + K̃ R',   X̄ = Tᵀ Ū,   V̄ = β X̄,   G = (Ō Uᵀ) ∘ D,   P = −β (X̄ Uᵀ) ∘ D below the diagonal
@@ -17,13 +17,13 @@ S' and backwards from the last chunk; with Ō the gradient of O,
     K̄  = Gᵀ Q + Pᵀ K + exp(C − c) U R'ᵀ  as a key, + P K − β exp(c) X̄ Sᵀ  as what reads the state to be erased
     c̄_i = q_i·q̄_i + k_i·(k̄_i as a reader) − k_i·(k̄_i as a key),   C̄ = Σ exp(C) S ∘ R' + Σ_i exp(C − c_i) k_i·R' u_i
 
-and log a_t has the sum of c̄ from t on. Where the weights are divided by their sum b, that is the output of values that
-are all 1: S has z = Σ exp(C − c) k for one more column, and Ō/b has −(ō_i·o_i)/b_i.
+and log a_t has C̄ and the sum of c̄ from t on. Where the weights are divided by their sum b, that is the output of values
+that are all 1: S has z = Σ exp(C − c) k for one more column, and Ō/b has −(ō_i·o_i)/b_i.
 
-Three kernels each way: the sums of every chunk, the states between chunks, the chunks themselves. Only the second goes from
-chunk to chunk, for some columns of the state in each program. No two programs write to one address, so there are no
-atomics and the gradients are the same every time. States are kept in float32. Every exponent is a sum of log a between two
-tokens, hence at most 0; it is a difference of two sums, each of which is kept as two float32.
+Three kernels each way: the sums of every chunk, the states between chunks, the chunks themselves. Only the second goes
+from chunk to chunk, for some columns of the state in each program. No two programs write to one address, so there are
+no atomics and the gradients are the same every time. States are kept in float32. Every exponent is a sum of log a between
+two tokens, hence at most 0; it is a difference of two sums, each of which is kept as two float32.
 """
 
 from dataclasses import dataclass
@@ -68,31 +68,44 @@ class StateTiles:
         return StateTiles(chunk=32) if wide or q.dtype == torch.float32 else StateTiles()
 
 
-class ChunkedState(torch.autograd.Function):
-    """Keeps its inputs and the state before every chunk; for the delta rule T and N, and its output where it divides.
+def chunked_state(
+    q: Q,
+    k: Q,
+    v: V,
+    log_decay: Gates | None = None,
+    beta: Gates | None = None,
+    *,
+    normalised: bool = False,
+    tiles: StateTiles | None = None,
+) -> V:
+    """The output of every token, with gradients.
 
     Args:
-        log_decay: None: nothing decays.
-        beta: None: keys and values are added.
-        normalised: the weights are divided by their sum.
+        log_decay: log a, in float32; None: nothing decays.
+        beta: of the delta rule, in float32; None: keys and values are added.
+        normalised: the weights are divided by their sum; not with the delta rule.
     """
+    gates = (None if x is None else x.contiguous() for x in (log_decay, beta))
+    return ChunkedState.apply(*(x.contiguous() for x in (q, k, v)), *gates, normalised, tiles)  # type: ignore[return-value]
+
+
+class ChunkedState(torch.autograd.Function):
+    """Keeps its inputs and the state before every chunk; for the delta rule T and N; its output where it divides."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx, q: Q, k: Q, v: V, log_decay: Gates | None, beta: Gates | None, normalised: bool,
-        tiles: StateTiles | None = None,
-    ) -> V:  # fmt: skip
-        q, k, v, log_decay, beta = (None if x is None else x.contiguous() for x in (q, k, v, log_decay, beta))
-        assert q is not None
-        assert v is not None
+    def forward(ctx, q: Q, k: Q, v: V, log_decay: Gates | None, beta: Gates | None, normalised, tiles) -> V:  # type: ignore[override]
         launch = Launch.of(q, v, log_decay, beta, tiles, normalised=normalised)
         out, below, before = torch.empty_like(v), launch.new(q.shape[2]) if normalised else None, launch.new_sums()
         kept = None if log_decay is None else launch.new(launch.chunks)
-        inverse, erased = (launch.new_squares(side, x) for side, x in launch.squares(q)) if launch.delta else (None, None)
+        inverse, erased = (
+            (launch.new_squares(side, x) for side, x in launch.squares(q)) if launch.delta else (None, None)
+        )
         launch.run(chunk_key_sums, k, v, log_decay, beta, before, kept, inverse, erased)
         launch.scan(before, kept, erased, reverse=False)
         launch.run(chunk_outputs, q, k, v, log_decay, beta, inverse, before, out, below)
-        ctx.save_for_backward(q, k, v, log_decay, beta, before, kept, inverse, erased, out if normalised else None, below)
+        ctx.save_for_backward(
+            q, k, v, log_decay, beta, before, kept, inverse, erased, out if normalised else None, below
+        )
         ctx.launch = launch
         return out
 
@@ -131,7 +144,7 @@ class Launch:
     def of(
         q: Q, v: V, log_decay: Gates | None, beta: Gates | None, tiles: StateTiles | None, *, normalised: bool
     ) -> "Launch":
-        (b, h, t, d), tiles, sizes = q.shape, tiles or StateTiles.of(q, v), widths(q.shape[3], v.shape[3])
+        (b, h, t), tiles, sizes = q.shape[:3], tiles or StateTiles.of(q, v), widths(q.shape[3], v.shape[3])
         exact = q.dtype == torch.float32
         options = sizes | {
             "CHUNK": tiles.chunk,
@@ -157,7 +170,10 @@ class Launch:
 
     def squares(self, q: Tensor) -> tuple[tuple[int, torch.dtype], ...]:
         """T and N: how wide, and in which precision they are kept."""
-        return (self.tiles.chunk, q.dtype), (self.options["DP"], q.dtype if self.tiles.sums == "bf16" else torch.float32)
+        return (self.tiles.chunk, q.dtype), (
+            self.options["DP"],
+            q.dtype if self.tiles.sums == "bf16" else torch.float32,
+        )
 
     def new_squares(self, side: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(self.heads, self.chunks, side, side, dtype=dtype, device=self.device)
@@ -169,14 +185,16 @@ class Launch:
 
     def scan(self, sums: Tensor, kept: Tensor | None, erased: Tensor | None, *, reverse: bool) -> None:
         """Each chunk's sum becomes the state before it, or in reverse the gradient of the state after it."""
-        decay, width, kernel = {"DECAY": kept is not None, "REVERSE": reverse}, self.options["EP"], running_sums
+        decay, width = {"DECAY": kept is not None, "REVERSE": reverse}, self.options["EP"]
+        kernel: Any = running_sums if erased is None else running_states
         if erased is None:
-            grid = self.heads, tile_count(self.sum_size, SCAN_WIDTH)
-            kernel[grid](sums, kept, self.chunks, SIZE=self.sum_size, BLOCK=SCAN_WIDTH, STEP=SCAN_STEP, **decay)  # type: ignore[operator]
+            options = {"SIZE": self.sum_size, "BLOCK": SCAN_WIDTH, "STEP": SCAN_STEP} | decay
+            kernel[self.heads, tile_count(self.sum_size, SCAN_WIDTH)](sums, kept, self.chunks, **options)
             return
-        kernel, columns = running_states, min(self.tiles.columns, width)
-        options = {"DP": self.options["DP"], "EP": width, "COLUMNS": columns, "SUMS": self.options["SUMS"], **decay}
-        kernel[self.heads, width // columns](sums, kept, erased, self.chunks, **options, num_warps=4, num_stages=self.tiles.stages)  # type: ignore[operator]
+        columns = min(self.tiles.columns, width)
+        options = {"DP": self.options["DP"], "EP": width, "COLUMNS": columns, "SUMS": self.options["SUMS"]} | decay
+        options |= {"num_warps": 4, "num_stages": self.tiles.stages}
+        kernel[self.heads, width // columns](sums, kept, erased, self.chunks, **options)
 
 
 SCAN_WIDTH, SCAN_STEP = 128, 16  # numbers and chunks that a program of `running_sums` reads at once
@@ -206,7 +224,12 @@ def chunk_decays(log_decay, head, t, n, CHUNK: tl.constexpr, DECAY: tl.constexpr
         within = tl.exp(tl.minimum(apart, 0.0))
         from_start, to_end, total = tl.exp(high), tl.exp((total - c).to(tl.float32)), total.to(tl.float32)
     else:
-        within, from_start, to_end, total = 1.0, tl.full([CHUNK], 1.0, tl.float32), tl.full([CHUNK], 1.0, tl.float32), 0.0
+        within, from_start, to_end, total = (
+            1.0,
+            tl.full([CHUNK], 1.0, tl.float32),
+            tl.full([CHUNK], 1.0, tl.float32),
+            0.0,
+        )
     return within, from_start, to_end, total
 
 
@@ -262,10 +285,9 @@ def unit_lower_inverse(lower, SIDE: tl.constexpr, PRECISION: tl.constexpr):
     i, j = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
     below = (i // 2 == j // 2) & (i > j)
     inverse = tl.where(i == j, 1.0, 0.0) - tl.where(below, lower, 0.0)
-    size: tl.constexpr = 2
-    for level in tl.static_range(1, 8):
+    for level in tl.static_range(1, 8):  # type: ignore[misc]
         if 2**level < SIDE:
-            size = 2**level
+            size: tl.constexpr = 2**level  # type: ignore[assignment]
             below = (i // (2 * size) == j // (2 * size)) & (i // size > j // size)
             step = tl.dot(tl.where(below, lower, 0.0), inverse, input_precision=PRECISION)
             inverse -= tl.dot(inverse, step, input_precision=PRECISION)
@@ -386,7 +408,7 @@ def running_states(
     d, e = tl.arange(0, DP), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     spot = sums + d[:, None] * EP + e[None, :]
     state = tl.zeros([DP, COLUMNS], tl.float32)
-    for step in range(0, chunks):
+    for step in range(chunks):
         program = head * chunks + (chunks - 1 - step if REVERSE else step)
         here = tl.load(spot + program * (DP * EP))
         lost = tl.load(square(erased, program, DP))

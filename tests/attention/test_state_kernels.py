@@ -1,0 +1,194 @@
+"""States as Triton kernels: against the recursion in float64, the chunked form of plain torch, and the definition."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils._pytree import tree_leaves
+
+from regard.attention import (
+    Causal,
+    Delta,
+    Documents,
+    Dot,
+    Feature,
+    Gate,
+    GatedDelta,
+    NoGate,
+    Padding,
+    Recipe,
+    Retention,
+    ScalarDecay,
+    Unnormalised,
+    VectorDecay,
+    attend,
+)
+from regard.attention.backends import linear, state
+from regard.attention.normaliser import Proportional
+from regard.attention.positions import Positions
+from tests.attention.accuracy import assert_as_accurate
+from tests.attention.triton_interpreter import compile_for_hopper, print_json
+
+# tokens, width of keys, of values, gate, normaliser; chunks have 16 tokens
+CASES: dict[str, tuple[int, int, int, Gate, Any]] = {
+    "three chunks, the last one short": (37, 5, 7, NoGate(), Proportional()),
+    "rows whose keys are all 0": (3, 2, 3, NoGate(), Proportional()),
+    "decays, wider than 16": (33, 19, 17, ScalarDecay(), Unnormalised()),
+    "decays that divide": (20, 3, 2, ScalarDecay(), Proportional()),
+    "delta rule": (37, 5, 7, Delta(), Unnormalised()),
+    "gated delta rule": (50, 3, 2, GatedDelta(), Unnormalised()),
+    "more chunks than are summed at once": (16 * 17 + 1, 3, 2, ScalarDecay(), Unnormalised()),
+}
+
+
+def random_values(gate: Gate, shape: tuple[int, ...], strength: float = 2.0, **options: Any) -> dict[str, Any]:
+    """Strong and weak decays, so that sums of them differ by little where they are large; and β from 0 to 1."""
+    made = {}
+    if "log_decay" in gate.values:
+        made["log_decay"] = -strength * torch.rand(shape, **options)
+        made["log_decay"][..., 1::3] *= 1e-3
+    if "beta" in gate.values:
+        made["beta"] = torch.rand(shape, **options)
+    return made
+
+
+def recursion(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, normaliser) -> Tensor:
+    """S_t = a_t (I - β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ and o_t = S_tᵀ q_t, token by token."""
+    ones = torch.ones_like(v[..., :1])
+    v = torch.cat((v, ones), -1)
+    memory, out = torch.zeros(*q.shape[:2], k.shape[3], v.shape[3], dtype=q.dtype), []
+    for t in range(q.shape[2]):
+        if log_decay is not None:
+            memory = log_decay[:, :, t, None, None].exp() * memory
+        key, new = k[:, :, t, :, None], v[:, :, t, None]
+        if beta is not None:
+            new = beta[:, :, t, None, None] * (new - key.mT @ memory)
+        memory = memory + key @ new
+        out.append(q[:, :, t, None] @ memory)
+    found = torch.cat(out, 2)
+    return linear.divide(found[..., :-1], found[..., -1]) if normaliser == Proportional() else found[..., :-1]
+
+
+def forward_and_backward(out: Tensor, given: Sequence[Tensor], upstream: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    return out, torch.autograd.grad(out, given, upstream.to(out))
+
+
+def kernel_cases() -> dict[str, float]:
+    """The largest relative difference between kernels and the recursion in float64, for each case."""
+    from regard.attention.kernels.state import StateTiles, chunked_state
+
+    found = {}
+    for name, (t, d, e, gate, normaliser) in CASES.items():
+        q, k, v = (torch.randn(2, 1, t, width) for width in (d, d, e))
+        if normaliser == Proportional():
+            q, k = q.abs(), k.relu()
+        k = normalize(k, dim=-1) if gate.delta else k
+        values = random_values(gate, (2, 1, t))
+        given = [q, k, v, *values.values()]
+        exact = [x.double().requires_grad_() for x in given]
+        for x in given:
+            x.requires_grad_()
+        slots = {name: 3 + n for n, name in enumerate(values)}
+        decay, beta = (exact[slots[name]] if name in slots else None for name in ("log_decay", "beta"))
+        want = recursion(exact[0], exact[1], exact[2], decay, beta, normaliser)
+        normalised = normaliser == Proportional()
+        got = chunked_state(q, k, v, **values, normalised=normalised, tiles=StateTiles(chunk=16))
+        upstream = torch.randn(2, 1, t, e)
+        pairs = [forward_and_backward(out, xs, upstream) for out, xs in ((want, exact), (got, given))]
+        leaves = zip(*map(tree_leaves, pairs), strict=True)
+        found[name] = max(float(((x - y).abs().max() / x.abs().max()).detach()) for x, y in leaves)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_kernels_interpreted_agree_with_the_recursion_in_value_and_every_gradient(case, interpreted):
+    assert interpreted[case] < 5e-6
+
+
+@pytest.mark.parametrize("kernel", ["chunk_key_sums", "chunk_query_sums", "chunk_outputs", "chunk_gradients"])
+def test_the_kernels_compile_for_a_hopper(kernel):
+    """The interpreter forgives what the compiler does not; neither needs a GPU."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from regard.attention.kernels import state as kernels
+
+    flags = {"DECAY": True, "DELTA": kernel == "chunk_outputs", "NORMALISED": False}
+    given = {"D": 64, "DP": 64, "E": 64, "EP": 64, "CHUNK": 64, "PRECISION": "tf32", "SUMS": "bf16x2"} | flags
+    half = ("q", "k", "v", "out", "grad", "dq", "dk", "dv", "inverse")
+    compiled_kernel = getattr(kernels, kernel)
+    kinds = {name: "*bf16" if name in half else "*fp32" for name in compiled_kernel.arg_names if name not in given}
+    kinds |= dict.fromkeys(("n", "chunks"), "i32")
+    compiled = compile_for_hopper(compiled_kernel, given, kinds, num_warps=8)
+    assert "wgmma" in compiled.asm["ptx"]
+
+
+def test_a_query_whose_features_are_all_zero_gives_nothing():
+    """φ = relu: the first query scores 0, so its weights and its output are 0; the second weighs both keys alike."""
+    q = torch.tensor([-1.0, 2.0], dtype=torch.double).view(1, 1, 2, 1)
+    k, v = torch.ones(1, 1, 2, 1, dtype=torch.double), torch.tensor([3.0, 5.0], dtype=torch.double).view(1, 1, 2, 1)
+    recipe = Recipe(score=Feature("relu"), normaliser=Proportional(), pattern=Causal())
+    out = linear.attend(recipe, q, k, v, Positions.of(q, k, 0, None))
+    assert out.flatten().tolist() == [0.0, 4.0]
+
+
+def test_what_the_kernels_cannot_do_plain_torch_does():
+    q = torch.zeros(1, 1, 3, 4)
+    assert "need a GPU" in linear.triton_objections(q, q)[0]
+    recipe = Recipe(score=Dot(), pattern=Causal(), normaliser=Unnormalised(), gate=VectorDecay())
+    inputs = state.GatedInputs.of(recipe.with_gate(log_decay=q), q, q, q, torch.arange(3))
+    assert "decay all features of a key alike" in state.kernel_objections(inputs)[-1]
+
+
+def test_a_document_forgets_what_was_before_it_as_a_decay_that_leaves_nothing():
+    assert torch.tensor(state.NOTHING).exp() == 0.0
+
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+KINDS = [NoGate(), Retention(), ScalarDecay(), Delta(), GatedDelta()]
+PATTERNS = {
+    "causal": (Causal(), 1031),
+    "padded": (Causal() & Padding(torch.tensor([200, 531])), 531),
+    "documents": (Causal() & Documents(torch.arange(299).div(70, rounding_mode="floor")[None].expand(2, -1)), 299),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
+@gpu
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("gate", KINDS, ids=repr)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("divides", [False, True])
+def test_on_a_gpu_the_kernels_are_as_good_as_the_definition(dtype, gate, pattern, divides):
+    """Error at most twice that of the definition in the same dtype, plus float32's own last digits."""
+    if divides and (gate.delta or pattern == "documents"):
+        pytest.skip("the delta rule erases, so that its weights may sum to 0; one normaliser is enough for documents")
+    (visible, tokens), d, e = PATTERNS[pattern], 53, 61
+    q, k, v = (torch.randn(2, heads, tokens, width, device="cuda") for heads, width in ((3, d), (1, d), (1, e)))
+    k = normalize(k, dim=-1) if gate.delta else k
+    values = random_values(gate, (2, 3, tokens), 0.3, device="cuda")
+    given = [x.to(dtype).requires_grad_() for x in (q, k, v)] + [x.requires_grad_() for x in values.values()]
+    score, normaliser = (Feature(), Proportional()) if divides else (Dot(), Unnormalised())
+    recipe = Recipe(score=score, normaliser=normaliser, pattern=visible.to("cuda"), gate=gate)
+    backend = "linear" if divides and gate == NoGate() else "state"
+    exact = [x.detach().to(torch.double, copy=True).requires_grad_() for x in given]
+    upstream = torch.randn(2, 3, tokens, e, device="cuda").to(dtype)
+
+    def run(tensors: Sequence[Tensor], backend: str) -> tuple[Tensor, tuple[Tensor, ...]]:
+        named: dict[str, Any] = dict(zip(values, tensors[3:], strict=True))
+        q, k, v = tensors[:3]
+        bound = recipe.with_gate(**named) if named else recipe
+        return forward_and_backward(attend(q, k, v, bound, backend=backend), tensors, upstream)
+
+    truth, coarse = run(exact, "reference"), run(given, "reference")
+    ours, again = (run(given, backend) for _ in range(2))
+    assert_as_accurate(truth, coarse, ours, slack=1e-5)
+    for one, other in zip(tree_leaves(ours), tree_leaves(again), strict=True):
+        assert torch.equal(one, other)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    print_json(kernel_cases)
