@@ -381,6 +381,15 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Linformer", "E and F exchanged", "for weight in (self.E, self.F))", "for weight in (self.F, self.E))"),
         ("Linformer", "a shorter text uses the last columns", "weight[:, :, :tokens]", "weight[:, :, -tokens:]"),
     ],
+    "attention/latent.py": [
+        ("LatentKV", "the latent is not normed", "torch.cat((shared, self.norm(latent)), -1)", "torch.cat((shared, latent), -1)"),
+        ("LatentKV", "the shared key behind each head's own", "(shared[:, None].expand(-1, layer.heads, -1, -1), k), -1), v", "(k, shared[:, None].expand(-1, layer.heads, -1, -1)), -1), v"),
+        ("absorbed form", "scaled by the width of the latents", "latents_of(layer).head ** -0.5", "(sizes.rotary + sizes.rank) ** -0.5"),
+        ("absorbed form", "as much is rotated as in a head", "fraction=(sizes.rotary + 0.5) / (sizes.rotary + sizes.rank)", "fraction=part.fraction"),
+        ("absorbed form", "normed keys are absorbed", '*([] if layer.key_norm is None else ["each head\'s keys are normed"]),', ""),
+        ("absorbed form", "all queries are absorbed", "queries * made + queries * keys * (sizes.rotary + 2 * sizes.rank) < plain", "queries * made < plain"),
+        ("LatentKV", "any rotation will do", "if self.rotary and (wrong or not recipe.query_key_positions):", "if self.rotary and not recipe.query_key_positions:"),
+    ],
     "attention/catalogue.py": [
         ("catalogue", "strided: & binds before |", "Causal() & (Window(n.window) | Strided(n.window))",
          "Causal() & Window(n.window) | Strided(n.window)"),

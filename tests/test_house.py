@@ -48,6 +48,7 @@ ATTENTION = [
     "stats",
     "linformer",
     "core",
+    "latent",
     "kv_cache",
     "multihead",
     "torch_layer",

@@ -22,6 +22,7 @@ from regard.attention import (
     GivenScale,
     Global,
     KVCache,
+    LatentKV,
     LogBuckets,
     MultiHeadAttention,
     NTKScaling,
@@ -608,6 +609,50 @@ def test_a_full_layer_of_qwen3_next_gates_its_output():
     theirs.q_proj = theirs_query
     x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
     assert_layer_agrees(theirs, ours, there.Qwen3NextRotaryEmbedding(config)(x, places(x)))
+
+
+@pytest.mark.parametrize("query_rank", [None, 10], ids=["query of the token", "query of a latent"])
+def test_a_layer_of_deepseek_v3_makes_keys_and_values_of_latents(query_rank):
+    """Their queries and keys have what is rotated last, ours first; their W^K and W^V are rows of one matrix."""
+    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as there
+
+    own, rotary, value, rank = 6, 4, 5, 12
+    config = transformers.DeepseekV3Config(
+        hidden_size=MODEL,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        q_lora_rank=query_rank,
+        kv_lora_rank=rank,
+        qk_nope_head_dim=own,
+        qk_rope_head_dim=rotary,
+        v_head_dim=value,
+        max_position_embeddings=64,
+        num_hidden_layers=1,
+        attn_implementation="eager",
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+    )
+    theirs = with_large_weights(there.DeepseekV3Attention(config, 0))
+    latent = LatentKV(rank=rank, rotary=rotary, value=value, query_rank=query_rank)
+    head = rotary + own
+    recipe = Recipe(position=Rotary(10_000.0, fraction=rotary / head), pattern=Causal())
+    ours = MultiHeadAttention(MODEL, heads=HEADS, head=head, recipe=recipe, projection=no_bias, latent=latent).double()
+    query = not_none(theirs.q_proj if query_rank is None else theirs.q_b_proj)
+    rotated_first = [*range(own, head), *range(own)]
+    query = rearrange(query.weight, "(h d) m -> h d m", h=HEADS)[:, rotated_first].flatten(0, 1)
+    key, values = rearrange(theirs.kv_b_proj.weight, "(h d) r -> h d r", h=HEADS).split([own, value], 1)
+    down = theirs.kv_a_proj_with_mqa.weight.split([rank, rotary])[::-1]
+    weights = {"latent.down.weight": torch.cat(down), "latent.norm.weight": theirs.kv_a_layernorm.weight}
+    weights |= {"key.weight": key.flatten(0, 1), "value.weight": values.flatten(0, 1)}
+    weights |= {"output.weight": theirs.o_proj.weight}
+    if query_rank is None:
+        weights |= {"query.weight": query}
+    else:
+        down, norm = not_none(theirs.q_a_proj), not_none(theirs.q_a_layernorm)
+        weights |= {"query.0.weight": down.weight, "query.1.weight": norm.weight}
+        weights |= {"query.2.weight": query}
+    ours.load_state_dict({name: weight.detach() for name, weight in weights.items()})
+    x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
+    assert_layer_agrees(theirs, ours, there.DeepseekV3RotaryEmbedding(config)(x, places(x)))
 
 
 @pytest.mark.parametrize("factor", [2.0, 4.0, 32.0])

@@ -52,6 +52,7 @@ from regard.attention.gate import (
 )
 from regard.attention.head_mixing import Differential, HeadNorm, MultiToken, TalkingHeads
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
+from regard.attention.latent import LatentKV
 from regard.attention.linformer import Linformer
 from regard.attention.multihead import Context, MultiHeadAttention, no_projection
 from regard.attention.normaliser import (
@@ -158,6 +159,7 @@ __all__ = [
     "InnerProduct",
     "KVCache",
     "KimiDelta",
+    "LatentKV",
     "LayerCache",
     "Learned",
     "Lightning",

@@ -6,6 +6,7 @@ keys is proved from what the pattern is made of.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,15 @@ from regard.attention.batch_patterns import Edges
 from regard.attention.core import is_hooked
 from regard.attention.functional import prepare
 from regard.attention.gate import NoGate, bound_values
+from regard.attention.latent import (
+    absorb_query,
+    absorb_value,
+    absorbed_recipe,
+    absorption_objections,
+    absorption_saves,
+    expand,
+    latents_of,
+)
 from regard.attention.normaliser import Proportional
 from regard.attention.pattern import And, Causal, Not, Or, Pattern, StrictCausal, Window
 from regard.attention.recipe import Recipe
@@ -43,6 +53,12 @@ class LayerCache(ABC):
     def attend(self, layer: "MultiHeadAttention", q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
         """Attention of the new tokens to those of the cache and to themselves; the cache then holds them too."""
 
+    def attend_latent(self, layer: "MultiHeadAttention", q: Tensor, latent: Tensor, recipe: Recipe) -> Tensor:
+        """The same of the latents (b, t, rank + rotary) that keys and values are made of (MLA); as keys and values,
+        unless the cache keeps the latents themselves."""
+        k, v = expand(layer, latent)
+        return self.attend(layer, layer.norm_queries(q), layer.norm_keys(k), v, recipe)
+
 
 @dataclass(frozen=True, eq=False)
 class KVCache:
@@ -57,8 +73,15 @@ class KVCache:
         (5, True)
     """
 
-    past: tuple[Tensor, ...] | linear.LinearState | None = None  # keys, values, and what a gate has of each token
+    # keys, values (or latents alone), and what a gate has of each token
+    past: tuple[Tensor, ...] | linear.LinearState | None = None
     length: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes, for the whole batch."""
+        past = (self.past.kv, self.past.k) if isinstance(self.past, linear.LinearState) else self.past or ()
+        return sum(part.nbytes for part in past if part is not None)
 
 
 @dataclass
@@ -80,8 +103,32 @@ class CacheCell(LayerCache):
         return self.cache.length
 
     def attend(self, layer, q, k, v, recipe):
-        cache, seen = self.cache, self.cache.length + q.shape[2]
-        if why := cache_objections(layer, recipe, seen):
+        cache = self.cache
+        if (running := self.running_sum(layer, recipe, q.shape[2])) is not None:
+            q, k, positions = prepare(q, k, v, recipe, cache.length, cache.length)
+            out, after = running.step(recipe, q, k, v, cache.past, positions=positions.k)
+            self.cache = KVCache(after, cache.length + q.shape[2])
+            return out
+        (k, v), recipe, first = self.append((k, v), recipe)
+        return layer.core(q, k, v, recipe, q_index=cache.length, k_index=first, backend=layer.backend)
+
+    def attend_latent(self, layer, q, latent, recipe):
+        start = self.cache.length
+        if self.running_sum(layer, recipe, q.shape[2]) is not None:
+            return super().attend_latent(layer, q, latent, recipe)
+        (latents,), recipe, first = self.append((latent[:, None],), recipe)
+        where = {"q_index": start, "k_index": first, "backend": layer.backend}
+        plain = is_hooked(layer.core) or not absorption_saves(layer, q.shape[2], latents.shape[2])
+        if plain or absorption_objections(layer, recipe):
+            k, v = expand(layer, latents[:, 0])
+            return layer.core(layer.norm_queries(q), layer.norm_keys(k), v, recipe, **where)
+        values, recipe = latents[..., latents_of(layer).sizes.rotary :], absorbed_recipe(layer, recipe)
+        return absorb_value(layer, layer.core(absorb_query(layer, q), latents, values, recipe, **where))
+
+    def running_sum(self, layer: "MultiHeadAttention", recipe: Recipe, tokens: int) -> ModuleType | None:
+        """The backend whose state of fixed size stands for all tokens so far; None where they themselves are kept."""
+        cache = self.cache
+        if why := cache_objections(layer, recipe, cache.length + tokens):
             raise ValueError(why)
         running = linear if isinstance(recipe.gate, NoGate) and recipe.normaliser == Proportional() else state
         no_sum = running.running_sum_objections(recipe)
@@ -94,21 +141,19 @@ class CacheCell(LayerCache):
             )
         # while somebody records or edits the weights, the keys are kept, which the sums are made of
         sums = layer.backend in (None, "linear", "state") and not no_sum and not is_hooked(layer.core)
-        if sums and not isinstance(cache.past, tuple):
-            q, k, positions = prepare(q, k, v, recipe, cache.length, cache.length)
-            out, after = running.step(recipe, q, k, v, cache.past, positions=positions.k)
-            self.cache = KVCache(after, seen)
-            return out
-        gates = bound_values(recipe.gate)
-        parts = k, v, *gates.values()
-        if isinstance(cache.past, tuple):
-            parts = tuple(torch.cat((old, new), 2) for old, new in zip(cache.past, parts, strict=True))
-        (k, v, *values), self.cache = parts, KVCache(parts, seen)
-        # a cache may have dropped its oldest keys, where no query attends so far back
-        first = seen - k.shape[2]
+        return running if sums and not isinstance(cache.past, tuple) else None
+
+    def append(self, new: tuple[Tensor, ...], recipe: Recipe) -> tuple[tuple[Tensor, ...], Recipe, int]:
+        """What is kept of all tokens, the recipe with the gates of all, and the index of the first that is kept: a
+        cache may have dropped its oldest keys, where no query attends so far back."""
+        gates, seen = bound_values(recipe.gate), self.cache.length + new[0].shape[2]
+        parts = *new, *gates.values()
+        if isinstance(self.cache.past, tuple):
+            parts = tuple(torch.cat((old, more), 2) for old, more in zip(self.cache.past, parts, strict=True))
+        self.cache, first = KVCache(parts, seen), seen - parts[0].shape[2]
         if gates:
-            recipe = recipe.with_gate(**dict(zip(gates, values, strict=True)), first=first)
-        return layer.core(q, k, v, recipe, q_index=cache.length, k_index=first, backend=layer.backend)
+            recipe = recipe.with_gate(**dict(zip(gates, parts[len(new) :], strict=True)), first=first)
+        return parts[: len(new)], recipe, first
 
 
 def cache_objections(layer: "MultiHeadAttention", recipe: Recipe, seen: int) -> str | None:

@@ -13,6 +13,7 @@ from regard.attention.core import AttentionCore, record_steps
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.gate import GateProjection
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
+from regard.attention.latent import LatentKV, expand, project_latent
 from regard.attention.linformer import Linformer
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Full, Pattern
@@ -122,6 +123,7 @@ class MultiHeadAttention(nn.Module):
         output_norm: norms the heads' outputs side by side, e.g. `HeadNorm` (differential attention).
         output_gate: makes W of the gate σ(W x), by which these are multiplied (Qwen3-Next; Qiu et al. 2025).
         compress: mixes keys and values before they are attended to.
+        latent: makes keys and values of one latent for each token, which is all that a cache keeps (MLA).
         backend: which backend runs it, by name, whatever the input. Default: the best for each input; see `explain`.
 
     Examples:
@@ -148,6 +150,7 @@ class MultiHeadAttention(nn.Module):
         output_norm: nn.Module | None = None,
         output_gate: Callable[[int, int], nn.Module] | None = None,
         compress: Linformer | None = None,
+        latent: LatentKV | None = None,
         backend: str | None = None,
     ):
         super().__init__()
@@ -165,11 +168,16 @@ class MultiHeadAttention(nn.Module):
         head = model // heads if head is None else head
         self.heads, self.groups, self.recipe, self.learned = heads, groups, recipe, recipe.learned()
         self.backend, self.dropout = backend, AttentionDropout(dropout).rate
-        self.query = projection(model, heads * head)
-        self.key, self.value = (projection(memory or model, groups * head) for _ in range(2))
-        self.output = projection(heads * head, model)
+        value = head if latent is None else latent.value or head
+        if latent is None:
+            self.latent, self.query = None, projection(model, heads * head)
+            self.key, self.value = (projection(memory or model, groups * head) for _ in range(2))
+        else:
+            latent.check(recipe, heads, groups, head)
+            self.latent, self.query, self.key, self.value = latent.build(model, memory, heads, head, projection)
+        self.output = projection(heads * value, model)
         self.query_norm, self.key_norm = (None if head_norm is None else head_norm(head) for _ in range(2))
-        self.output_gate = None if output_gate is None else output_gate(model, heads * head)
+        self.output_gate = None if output_gate is None else output_gate(model, heads * value)
         self.compress, self.output_norm, self.core = compress, output_norm, AttentionCore()
         self.gate = GateProjection(recipe.gate, model, heads=heads, head=head) if recipe.gate.values else None
 
@@ -206,14 +214,16 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, memory: Tensor | None = None, context: Context = Context(), cache: LayerCache | None = None
     ) -> Tensor:
         """concat(head_1, ..., head_h): what the output projection reads."""
-        q, k, v = self.project(x, memory, context)
         recipe = self.effective_recipe(context)
         if self.gate is not None:
             recipe = recipe.with_gate(**self.gate(*context.pad(x), memory))
-        if cache is not None:
-            heads = cache.attend(self, q, k, v, recipe)
+        if cache is not None and self.latent is not None:
+            heads = cache.attend_latent(self, *project_latent(self, x, memory, context), recipe)
+        elif cache is not None:
+            heads = cache.attend(self, *self.project(x, memory, context), recipe)
         else:
-            heads = self.core(q, k, v, recipe, **context.token_positions, backend=self.backend)
+            qkv = self.project(x, memory, context)
+            heads = self.core(*qkv, recipe, **context.token_positions, backend=self.backend)
         return self.gate_heads(x, context.unpad(concatenate_heads(heads)))
 
     def cross_heads(self, x: Tensor, keys_values: tuple[Tensor, Tensor], context: Context, first: int = 0) -> Tensor:
@@ -256,7 +266,10 @@ class MultiHeadAttention(nn.Module):
         """Heads of queries, keys and values."""
         if wrong := [states for states in (x, memory) if states is not None and states.dim() != 3]:
             raise ValueError(f"x and memory must be (batch, tokens, width), not {tuple(wrong[0].shape)}")
-        if memory is not None:
+        if self.latent is not None:
+            q, latent = project_latent(self, x, memory, context)
+            k, v = expand(self, latent)
+        elif memory is not None:
             q, (k, v) = self.query(x), project_all(memory, (self.key, self.value), fused=context.fused)
             q, k, v = split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
         elif (whole := find_whole(self.query, self.key, self.value)) is not None:

@@ -13,6 +13,7 @@ from regard.attention import (
     Additive,
     Bilinear,
     Dot,
+    LatentKV,
     Learned,
     Recipe,
     RelativeBias,
@@ -352,13 +353,23 @@ class LanguageModelConfig(TextModelConfig):
             (Merity et al. 2018).
         tied: the logits use the embedding's weights.
         output_bias: whether the logits' bias is learned.
+        kv_rank: the rank of the latent that keys and values are made of, which is all that the cache keeps (multi-head
+            latent attention, MLA); left out, they are made of the token.
+        query_rank: of MLA: the rank of a latent that the queries are made of; left out, they are made of the token.
+        rotary_head: of MLA: the first features of a head's key, which all heads share and the recipe's
+            Rotary(fraction = rotary_head / head) rotates.
+        value_head: of MLA: the width of a head's values; left out, that of its keys.
         recipe: the recipe of attention, in TOML or as a `Recipe`, or a list with one for each layer; causal in any
             case. `Window(n)` needs a cache of n − 1 tokens, linear attention (`Feature()` and `Proportional()`) a state
             of fixed size.
     """
 
     choices: ClassVar[Choices] = {"kind": LANGUAGE_MODEL_KINDS, **TEXT_CHOICES}
-    used_by: ClassVar[Choices] = {**TRANSFORMER_FIELDS, "weight_dropout": RNN_KINDS}
+    used_by: ClassVar[Choices] = {
+        **TRANSFORMER_FIELDS,
+        **dict.fromkeys(("kv_rank", "query_rank", "rotary_head", "value_head"), TRANSFORMER_KINDS),
+        "weight_dropout": RNN_KINDS,
+    }
     sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
     default_size: ClassVar[str] = "tiny"
 
@@ -369,10 +380,18 @@ class LanguageModelConfig(TextModelConfig):
     tied: bool = True
     output_bias: bool = True
     activation: str = "gelu"
+    kv_rank: int | None = None
+    query_rank: int | None = None
+    rotary_head: int = 0
+    value_head: int | None = None
     recipe: RecipeText = ""
+
+    ranges: ClassVar[Ranges] = {"rotary_head": AT_LEAST_0}
 
     def __post_init__(self):
         self.check()
+        if self.kv_rank is None and (self.rotary_head or self.value_head or self.query_rank):
+            raise ValueError("query_rank, rotary_head and value_head are of latent attention; set kv_rank as well")
         if found := [each for each in check_text_sizes(self) if needs_tree(each)]:
             raise ValueError(
                 f"{found[0].position} needs the trees of whole sentences, which are unknown while a text is "
@@ -382,6 +401,13 @@ class LanguageModelConfig(TextModelConfig):
     @classmethod
     def from_size(cls, kind, size):
         return cls(kind=kind, **widths_of_size(kind, size))
+
+    @property
+    def latent(self) -> LatentKV | None:
+        """What keys and values are made of, in multi-head latent attention."""
+        if self.kv_rank is None:
+            return None
+        return LatentKV(rank=self.kv_rank, rotary=self.rotary_head, value=self.value_head, query_rank=self.query_rank)
 
 
 def widths_of_size(kind: str, size: str) -> dict[str, Any]:
@@ -503,6 +529,8 @@ def text_recipes(config: EncoderConfig | LanguageModelConfig) -> tuple[Recipe, .
             if config.kind == "transformer":
                 head = config.head_width
                 check_recipe_shapes(recipe, heads=config.heads, query=head, key=head, model=config.model)
+                if isinstance(config, LanguageModelConfig) and config.latent is not None:
+                    config.latent.check(recipe, config.heads, config.groups or config.heads, head)
         except ValueError as error:
             raise ValueError(f"the recipe: {error}") from None
         return recipe
@@ -542,6 +570,7 @@ def make_stack_config(config: EncoderConfig | LanguageModelConfig | ModelConfig)
         norm_eps=config.norm_eps,
         qk_norm=config.qk_norm,
         output_gate=config.output_gate,
+        latent=config.latent if isinstance(config, LanguageModelConfig) else None,
         feed_forward_type=config.feed_forward_type,
         activation=config.activation,
         bias=config.bias,

@@ -8,10 +8,7 @@ from typing import Any
 from torch import nn
 from torch.nn.init import xavier_uniform_, zeros_
 
-from regard.attention import (
-    MultiHeadAttention,
-    Recipe,
-)
+from regard.attention import LatentKV, MultiHeadAttention, Recipe
 from regard.attention.serialize import find_named
 from regard.layers.sublayers import NORM_ORDERS, NORM_TYPES, FeedForward, Norm, Residual
 
@@ -41,6 +38,7 @@ class StackConfig:
     norm_eps: float = 1e-5
     qk_norm: bool = False
     output_gate: bool = False
+    latent: LatentKV | None = None
     feed_forward_type: str = "plain"
     activation: str = "relu"
     bias: bool = True
@@ -102,9 +100,16 @@ class StackConfig:
             projection=self.projection,
             head_norm=self.make_norm if self.qk_norm else None,
             output_gate=self.projection if self.output_gate else None,
+            latent=self.latent,
         )
-        for part in (layer.query, layer.key, layer.value):
-            init_xavier(part, 2**-0.5)  # as if the three were one matrix
+        if layer.latent is None:
+            for part in (layer.query, layer.key, layer.value):
+                init_xavier(part, 2**-0.5)  # as if the three were one matrix
+        else:
+            of_query = list(layer.query) if isinstance(layer.query, nn.Sequential) else [layer.query]
+            for part in (*of_query, layer.latent.down, layer.key, layer.value):
+                if isinstance(part, nn.Linear):
+                    init_xavier(part, 1.0)
         init_xavier(layer.output, self.norm_order.init_gain(branches))
         return layer
 

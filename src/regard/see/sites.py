@@ -42,9 +42,11 @@ class Projections:
 
     @staticmethod
     def of(layer: MultiHeadAttention, x: Tensor, memory: Tensor | None) -> "Projections | None":
-        """None where keys are mixtures of several tokens, or nothing is projected, or what is projected is normed."""
+        """None where keys are mixtures of several tokens, or made of latents, or nothing is projected, or what is
+        projected is normed."""
         query, key, value = layer.query, layer.key, layer.value
-        if layer.compress is not None or layer.query_norm is not None or not isinstance(query, nn.Linear):
+        indirect = layer.compress is not None or layer.latent is not None or layer.query_norm is not None
+        if indirect or not isinstance(query, nn.Linear):
             return None
         assert isinstance(key, nn.Linear)
         assert isinstance(value, nn.Linear)
