@@ -482,12 +482,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "layers/sublayers.py": [
         ("PostNorm", "the sub-layer is normed before it is added",
-         "x = residual + (dropout(y) if dropout.training else y)\n    x = x if norm is None else torch_norm(x, norm)",
-         "x = dropout(y) if dropout.training else y\n    x = residual + (x if norm is None else torch_norm(x, norm))"),
-        ("project_dropout_add_norm", "fused without the bias of the projection",
-         "x, again = dropout_add(residual, y, project.bias, noise)", "x, again = dropout_add(residual, y, 0 * project.bias, noise)"),
+         "x = residual + (dropout(y) if dropout.training else y)\n    x = x if norm is None else apply_norm(x, norm)",
+         "x = dropout(y) if dropout.training else y\n    x = residual + (x if norm is None else apply_norm(x, norm))"),
         ("PreNorm", "the residual is normed", "return project_dropout_add_norm(x[1], y,", "return project_dropout_add_norm(self.norm(x[1]), y,"),
-        ("PreNorm", "branches start √n times too large", "return branches**-0.5  # so", "return branches**0.5  # so"),
         ("FeedForward", "without its activation",
          "return self.activation(self.up(x))",
          "return self.up(x)"),
@@ -503,6 +500,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("recurrent", "padding moves the state", "now = tuple(torch.where(real, new, old) for new, old in zip(then, now, strict=True))", "now = then"),
         ("recurrent", "both directions read forwards", "if direction == 0 else reversed(range(x.shape[1]))", "if direction < 2 else reversed(range(x.shape[1]))"),
         ("recurrent", "dropped weights are drawn for U, not W", "(U, dropout(W, rate), b, c)", "(dropout(U, rate), W, b, c)"),
+    ],
+    "ops/fused_dropout.py": [
+        ("linear_dropout_add_norm", "fused without the bias of the projection",
+         "x, again = dropout_add(residual, y, project.bias, noise)", "x, again = dropout_add(residual, y, 0 * project.bias, noise)"),
     ],
     "ops/dropout.py": [
         ("dropout", "the mean is not kept", "keep.to(x.dtype).mul_(LEVELS / (LEVELS - dropped))", "keep.to(x.dtype)"),
@@ -544,6 +545,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "models/language_model.py": [
         ("TransformerLM", "every layer's cache is cut to the first layer's window", "[max_lookback(each.pattern) for each in recipes]", "[max_lookback(recipes[0].pattern)] * len(recipes)"),
+    ],
+    "models/stack.py": [
+        ("PreNorm", "branches start √n times too large", "else branches**-0.5", "else branches**0.5"),
+        ("PostNorm", "the sum is normed twice", "nn.Identity() if self.norm_order.norms_sum else", "nn.Identity() if False else"),
     ],
     "models/transformer_layers.py": [
         ("Transformer", "the encoder reads padding", "x = layer(x, context)\n", "x = layer(x, Context())\n"),
@@ -819,9 +824,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Beam", "the log-probability so far is forgotten", "(beams.totals[:, :, None] + values)", "(beams.totals.clamp_max(0.0).sign().nan_to_num()[:, :, None] + values)"),
         ("Beam", "of equals the higher token", "tokens.sort(dim=-1, stable=True).indices", "tokens.sort(dim=-1, stable=True, descending=True).indices"),
         ("Beam", "one hypothesis too few", "there = totals > -torch.inf", "there = (totals > -torch.inf) & (torch.arange(k, device=totals.device) < max(1, k - 1))"),
-        ("Beam", "the coverage penalty is subtracted", "scores = scores + penalty", "scores = scores - penalty"),
-        ("Beam", "the coverage penalty is subtracted from what is returned", "return scores + history.coverage.where(", "return scores - history.coverage.where("),
-        ("Beam", "a truncated hypothesis has a coverage penalty", "history.coverage.where(history.tokens == self.eos, 0.0)", "history.coverage"),
+        ("Beam", "the coverage penalty is subtracted", "scores = scores + covered", "scores = scores - covered"),
+        ("Beam", "a truncated hypothesis has a coverage penalty", ".gather(1, parent).where(ends, 0.0)", ".gather(1, parent)"),
+        ("Beam", "a prepared model is searched as it is, though it is recorded", "model.prepared and not is_recorded(model)", "model.prepared"),
         ("beam state", "the beginning may be written", "{PAD, BOS, *constraints.banned}", "{PAD, *constraints.banned}"),
         ("backtracking", "follows the rank, not the parent", "front[at - 1, n, parents[at, n, rank]]", "front[at - 1, n, rank]"),
         ("backtracking", "the worst finished come first", "(-scores[step, n, rank], cuts", "(scores[step, n, rank], cuts"),

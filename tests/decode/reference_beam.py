@@ -13,10 +13,10 @@ from regard.data.tokenizers.base import BOS, EOS
 from regard.decode import Beam
 from regard.decode.beam import length_penalty
 from regard.decode.beam_decoder import coverage_penalty, mean_cross_attention
-from regard.decode.search import Constraints, DecodingRequest, Hypothesis, inference_mode, make_requests
+from regard.decode.search import Constraints, DecodingRequest, Hypothesis, make_requests
 from regard.decode.stepwise import PartialHypothesis, mask_disallowed
 from regard.decode.topk import log_probabilities, stable_topk
-from regard.models.seq2seq import DecodableModel, Reorderable, encode_sources
+from regard.models.seq2seq import DecodableModel, Reorderable, encode_sources, inference_mode
 
 Candidate = tuple[float, int]  # a token's log-probability, and the token
 

@@ -28,9 +28,10 @@ from regard.decode import (
 from regard.decode.batched_beam import search_by_cores
 from regard.decode.beam import search_single_threaded
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear
-from regard.decode.search import inference_mode, make_requests
+from regard.decode.search import make_requests
 from regard.decode.topk import chunked_topk, stable_topk
 from regard.models import ModelConfig, build_model
+from regard.models.seq2seq import inference_mode
 from regard.models.transformer import Transformer
 from regard.ops.linear import MkldnnLinear
 from tests.narrowing import assert_is_instance
@@ -102,6 +103,14 @@ def test_whatever_the_transformer_is_made_of(changes):
     ready = prepare(made)
     assert is_prepared(ready)
     assert_same(translate(ready, SOURCES, beam), reference_translate(made, SOURCES, beam))
+
+
+def test_a_prepared_model_that_is_set_to_train_decodes_without_dropout():
+    ready, beam = prepare(model("transformer")), Beam(3, max_length=LIMIT)
+    assert isinstance(ready, Transformer)
+    wanted = translate(ready, SOURCES, beam)
+    assert translate(ready.train(), SOURCES, beam) == wanted
+    assert ready.training
 
 
 @pytest.mark.parametrize(
@@ -262,12 +271,14 @@ def test_a_model_whose_attention_is_watched_runs_as_it_is():
     def watch(call: RecordedCall) -> None:
         seen.append(assert_is_instance(call, AttentionCall).q.shape)
 
-    with hook_attention(made, watch):
-        assert prepare(made) is made
-        found = translate(made, SOURCES, Beam(3, max_length=LIMIT))
-    assert seen
-    assert any(shape[2] == 1 for shape in seen)  # one token of each row, as the hook expects it
-    assert_same(found, translate(made, SOURCES, Beam(3, max_length=LIMIT)), within=1e-4)
+    ready = prepare(made)
+    for one in (made, ready):
+        seen.clear()
+        with hook_attention(one, watch):
+            assert prepare(made) is made or one is ready
+            found = translate(one, SOURCES, Beam(3, max_length=LIMIT))
+        assert any(shape[2] == 1 for shape in seen)  # one token of each row, as the hook expects it
+        assert_same(found, translate(made, SOURCES, Beam(3, max_length=LIMIT)), within=1e-4)
 
 
 def test_broken_weights_are_told():

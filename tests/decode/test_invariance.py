@@ -20,8 +20,8 @@ from regard.decode import (
     translate_all,
     translate_as_found,
 )
-from regard.decode.search import inference_mode
 from regard.decode.translation import batch_by_tokens
+from regard.models.seq2seq import inference_mode
 
 from .toy_models import Ids, Toy, Vector, dice, glance, same
 

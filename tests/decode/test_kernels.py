@@ -234,7 +234,7 @@ def test_they_compile_for_a_hopper(kind):
     tile = {"BEAMS": 4, "HEADS": 1, "WIDTH": 64, "QUERIES": 16, "KEYS": 64, "WW": 64}
     states = dict.fromkeys(("q", "k", "v", "mask", "visible", "out", "key", "value"), kind)
     whole = dict.fromkeys(("slots", "parents", "words", "at", "tokens", "ended", "limits", "said", "grown"), "*i64")
-    double = dict.fromkeys(("penalties", "totals", "leading", "farthest", "each", "sums"), "*fp64")
+    double = dict.fromkeys(("penalties", "totals", "leading", "farthest", "each", "marks"), "*fp64")
     stores = {**states, "keys": kind, "values": kind, "slots": "*i64"}
     kinds = {**states, **whole, **double, "seen": "*u8", "values": "*fp32", "eps": "fp32"}
     product = compile_for_hopper(masked_attention_kernel, tile, kinds, num_warps=4, num_stages=2)

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, LengthLimit, kv_cache, prepare, quantized_linear, translate
 from regard.decode import beam as searching
+from regard.decode.batched_beam import keep_sentences
 from regard.decode.beam import initial_beam_state, select_candidates
 from regard.decode.kv_cache import TransformerBeams
 from regard.decode.quantized_linear import ChunkedVocabLinear, RowQuantizer, chunked_vocab_topk
@@ -126,7 +127,7 @@ def test_who_stays_keeps_his_keys():
             store.normal_()
         before = [store.clone() for store in stores]
         rows = torch.tensor([0, 4, 2])
-        kept = cache.keep(rows)
+        kept = keep_sentences(cache, rows)
     for now, then in zip((part for pair in (*kept.sources, *kept.past) for part in pair), before, strict=True):
         assert torch.equal(now, then[rows])
     assert torch.equal(kept.source_mask, cache.source_mask[rows])

@@ -1,5 +1,6 @@
 """Transformer: its recipes, its KV caches, its initialisation, and torch's own for comparison."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +33,17 @@ from tests.narrowing import assert_all_instances, assert_is_instance
 
 SIZES = RecipeSizes(heads=2, head=4, tokens=7, window=2, block=2)
 STACK = StackConfig(layers=2, model=8, heads=2, hidden=11)
+
+
+def test_branches_that_nothing_norms_start_so_small_that_their_sum_is_as_one():
+    post = replace(STACK, norm="post")
+    assert (STACK.init_gain(9), post.init_gain(9)) == (pytest.approx(1 / 3), 1.0)
+
+
+def test_a_norm_follows_the_last_layer_unless_each_sum_is_normed():
+    assert isinstance(STACK.final_norm(), nn.LayerNorm)
+    assert isinstance(replace(STACK, norm_type="rms").final_norm(), nn.RMSNorm)
+    assert isinstance(replace(STACK, norm="post").final_norm(), nn.Identity)
 
 
 def encoder_layers(model: Transformer) -> list[EncoderLayer]:
@@ -187,7 +199,7 @@ def test_torchs_transformer_agrees(norm):
     )
     ahead = torch.ones(5, 5).triu(1).bool()
     out = theirs(x, y, tgt_mask=ahead, src_key_padding_mask=padding, memory_key_padding_mask=padding)
-    assert_close(ours(source, lengths, target), ours.embeddings.logits(out))
+    assert_close(ours(source, lengths, target), ours.logits(out))
 
 
 # --- how it starts ---

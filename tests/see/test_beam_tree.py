@@ -5,11 +5,12 @@ import torch
 from torch import Tensor
 
 from regard.decode import Beam, Constraints, LengthLimit, translate
-from regard.decode.search import DecodingRequest, inference_mode
+from regard.decode.search import DecodingRequest
 from regard.decode.stepwise import PartialHypothesis
 from regard.decode.topk import log_probabilities, stable_topk
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
+from regard.models.seq2seq import inference_mode
 from regard.see.beam_tree import BeamNode, BeamTree, beam_tree, continuation_tree
 from tests.decode.reference_beam import SentenceBeam, mask_disallowed, reference_beam
 from tests.decode.test_models import CONFIGS, model

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, Greedy, score_targets, translate
-from regard.decode.search import inference_mode
+from regard.models.seq2seq import inference_mode
 from regard.see import AttentionSite, GateSite, Trace, trace_model
 from regard.see.trace import load_pretrained, merge_subwords, to_grid
 from regard.tasks.protocol import TokenAxis

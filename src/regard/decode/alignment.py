@@ -17,7 +17,7 @@ from regard.data.files import require_small_file
 from regard.data.tokenizers.base import TokenizedText
 from regard.decode.stepwise import Greedy
 from regard.decode.translation import translate_texts
-from regard.models.seq2seq import DecodableModel
+from regard.models.seq2seq import DecodableModel, inference_mode
 from regard.training.run_folder import resolve_run
 from regard.world.world import Sentence
 
@@ -29,7 +29,7 @@ from math import exp, inf
 from regard.attention import record_attention
 from regard.data.tokenizers.base import EOS
 from regard.decode.beam_decoder import cross_attention_sites
-from regard.decode.search import Hypothesis, Ids, check_plain_ids, inference_mode
+from regard.decode.search import Hypothesis, Ids, check_plain_ids
 from regard.decode.topk import log_probabilities
 from regard.decode.translation import batch_by_tokens
 from regard.models.seq2seq import Reorderable, decoder_inputs, encode_sources

@@ -6,7 +6,7 @@ steps; log-probabilities are summed in float64. Hidden states come from a `BeamD
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,20 +16,14 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from regard.attention import Learned
+from regard.attention.core import is_recorded
 from regard.attention.learned_parts import field_values
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.decode import kv_cache
-from regard.decode.batched_beam import LEAVING, SENTENCES_PER_CORE, rows_that_stay, search_by_cores
+from regard.decode import beam_decoder
+from regard.decode.batched_beam import LEAVING, SENTENCES_PER_CORE, keep_unfinished, search_by_cores
 from regard.decode.beam_decoder import BeamDecoder, ModelBeams
-from regard.decode.search import (
-    NOT_FINITE,
-    Constraints,
-    DecodingRequest,
-    Hypothesis,
-    LengthLimit,
-    Search,
-    token_index,
-)
+from regard.decode.kv_cache import TransformerBeams
+from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis, LengthLimit, Search, token_index
 from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import Transformer
 
@@ -105,7 +99,7 @@ def objections(
     longest, bias = max(request.max_length(beam.max_length) for request in requests), model.embeddings.bias
     learned = [part for part in model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
     return [
-        *kv_cache.objections(model),
+        *([] if model.prepared and not is_recorded(model) else beam_decoder.objections(model)),
         *(["CUDA graphs do not refill beams"] if beam.refill and bias.is_cuda else []),
         *(["a coverage penalty needs the attention weights"] if beam.coverage_penalty else []),
         *(["allowed_next is a function of every prefix"] if constraints.allowed_next is not None else []),
@@ -119,7 +113,7 @@ def search_single_threaded(
 ) -> list[list[Hypothesis]]:
     sources, steps = [request.source for request in requests], max(one.max_length(beam.max_length) for one in requests)
     with torch.inference_mode():
-        decoder = kv_cache.TransformerBeams.of(model, sources, beams=beam.size, slots=SLOTS * beam.size, steps=steps)
+        decoder = TransformerBeams.of(model, sources, beams=beam.size, slots=SLOTS * beam.size, steps=steps)
         return BeamSearch.begin(decoder, beam, requests, constraints).run()
 
 
@@ -149,24 +143,14 @@ class BeamSearch:
             hidden = self.decoder.step(self.beams.tokens, self.beams.parents, live)
             advance_beams(self.beams, self.decoder, hidden, steps[self.steps], forcing=self.steps < forced, live=live)
             self.steps += 1
-            found |= self.release_finished()
+            if self.beams.nonfinite:
+                raise ValueError(NOT_FINITE)
+            done = (self.beams.finished_step >= 0).tolist()
+            if all(done) or LEAVING * sum(done) >= len(done):
+                over = [row for row, finished in enumerate(done) if finished]
+                found |= backtrack(self.beams, [self.requests[row] for row in over], over, self.steps)
+                self.requests = [] if all(done) else keep_unfinished(self, done)
         return [found[request.index] for request in wanted]
-
-    def release_finished(self) -> dict[int, list[Hypothesis]]:
-        """Finished sentences leave the batch, if there are enough."""
-        if self.beams.nonfinite:
-            raise ValueError(NOT_FINITE)
-        done = (self.beams.finished_step >= 0).tolist()
-        if not all(done) and LEAVING * sum(done) < len(done):
-            return {}
-        going = [row for row, over in enumerate(done) if over]
-        found = backtrack(self.beams, [self.requests[row] for row in going], going, self.steps)
-        staying = [] if all(done) else rows_that_stay(done)
-        self.requests = [self.requests[row] for row in staying]
-        if staying:
-            rows = torch.tensor(staying, device=self.decoder.device)
-            self.decoder, self.beams = self.decoder.keep(rows), self.beams.select(rows)
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +160,7 @@ class Backpointers:
     tokens: Int[Tensor, "t b c"]
     parents: Int[Tensor, "t b c"]
     log_probabilities: Float[Tensor, "t b c"]
-    totals: Float[Tensor, "t b c"]
-    coverage: Float[Tensor, "rows b c"]  # coverage penalties of those that end; no rows where there is none
+    scores: Float[Tensor, "t b c"]  # log P(y) / lp(y), and + cp(x, y) of one that ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,17 +197,6 @@ class BeamState:
     refill: bool = False
     eos: int = EOS
     prune: bool = True
-
-    def select(self, rows: Int[Tensor, " n"]) -> "BeamState":
-        """These sentences alone."""
-        by_sentence = {part.name: getattr(self, part.name)[rows] for part in fields(self)[:7]}
-        backpointers = Backpointers(*(part[:, rows] for part in field_values(self.backpointers)))
-        return replace(self, **by_sentence, forced=self.forced[:, rows], backpointers=backpointers)
-
-    def scores(self) -> Float[Tensor, "t b c"]:
-        """log P(y) / lp(y) + cp(x, y) of every candidate; one that does not end has no coverage penalty."""
-        history, scores = self.backpointers, self.backpointers.totals / self.penalties[:, None, None]
-        return scores + history.coverage.where(history.tokens == self.eos, 0.0) if len(history.coverage) else scores
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -265,9 +237,7 @@ def initial_beam_state(
         max_lengths=torch.tensor(limits, device=device),
         max_length_penalty=penalties[torch.tensor(limits, device=device) - 1],
         forced=rearrange(torch.tensor(prefixes, dtype=torch.long, device=device), "b t -> t b"),
-        backpointers=Backpointers(
-            none, none.clone(), nothing, nothing.clone(), nothing[: steps if beam.coverage_penalty else 0].clone()
-        ),
+        backpointers=Backpointers(none, none.clone(), nothing, nothing.clone()),
         nonfinite=torch.zeros((), dtype=torch.bool, device=device),
         penalties=penalties,
         banned=banned,
@@ -333,16 +303,13 @@ def select_candidates(
     picked, totals = by_token.gather(1, order)[:, :kept], totals[:, :kept]
     there = totals > -torch.inf
     token, value = tokens.gather(1, picked).where(there, -1), values.gather(1, picked)
-    parent = picked // c
-    for part, now in zip(field_values(history), (token, parent, value, totals), strict=False):
-        part.index_copy_(0, step, now.to(part.dtype)[None])
-
-    ends = token == beams.eos
+    parent, ends = picked // c, token == beams.eos
     scores = totals / beams.penalties.index_select(0, step)
     if covered is not None:
-        penalty = covered.double().gather(1, parent)
-        history.coverage.index_copy_(0, step, penalty[None])
-        scores = scores + penalty
+        scores = scores + covered.double().gather(1, parent).where(ends, 0.0)
+    for part, now in zip(field_values(history), (token, parent, value, scores), strict=True):
+        part.index_copy_(0, step, now.to(part.dtype)[None])
+
     scores = scores.masked_fill(~ends, -torch.inf)[:, :k]
     beams.best_finished.copy_(torch.cat((beams.best_finished, scores), 1).topk(beams.best_finished.shape[1], -1).values)
     least = beams.best_finished[:, -1:]
@@ -368,8 +335,7 @@ def backtrack(
     device waits meanwhile."""
     history, size = beams.backpointers, beams.tokens.shape[1]
     picked = torch.tensor(rows, dtype=torch.long, device=history.tokens.device)
-    parts = (history.tokens, history.parents, history.log_probabilities, beams.scores())
-    tokens, parents, values, scores = (part[:steps, picked].cpu().numpy() for part in parts)
+    tokens, parents, values, scores = (part[:steps, picked].cpu().numpy() for part in field_values(history))
     ended = beams.finished_step[picked].cpu().numpy()
     goes = (tokens >= 0) & (tokens != beams.eos)
     goes &= goes.cumsum(-1) <= size

@@ -1,4 +1,4 @@
-"""Beam decoders: the protocol, and that of any model, whose beams are rows of its state, copied where beams fork."""
+"""Beam decoders: the protocol, and that of any model, whose beams are rows of its state; which models need that one."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -7,14 +7,17 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from einops import rearrange, reduce
 from jaxtyping import Bool, Float, Int, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.attention import AttentionRecord, record_attention
+from regard.attention import AttentionRecord, Causal, Full, NoGate, Softmax, record_attention
 from regard.attention.core import is_recorded
+from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import BOS
 from regard.decode.search import Constraints, DecodingRequest, token_index
 from regard.decode.topk import TopKLogProbs, topk_logprobs_torch
 from regard.models.seq2seq import DecodableModel, Reorderable, encode_sources
+from regard.models.transformer import Transformer
+from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 
 MIN_COVERAGE = 1e-9  # a source token that was never attended to costs much, but not infinity
 
@@ -55,6 +58,27 @@ class BeamDecoder(Protocol):
     def keep(self, rows: Int[Tensor, " n"]) -> "BeamDecoder":
         """These sentences alone; the decoder of the others is lost."""
         ...
+
+
+def objections(model: DecodableModel | nn.Module) -> list[str]:
+    """Why a model's beams cannot share one KV cache."""
+    if not isinstance(model, Transformer):
+        return [f"a {type(model).__name__} is no Transformer"]
+    bias = model.embeddings.bias
+    found = ["double precision is for a CPU"] if bias.is_cuda and bias.dtype == torch.double else []
+    found += ["its attention is recorded or edited"] if is_recorded(model) else []
+    for layer in (*model.encoder, *model.decoder):
+        assert isinstance(layer, EncoderLayer | DecoderLayer)
+        decodes = isinstance(layer, DecoderLayer)
+        for attention in (layer.attention, layer.cross) if decodes else (layer.attention,):
+            recipe, plain = attention.recipe, Causal() if decodes and attention is layer.attention else Full()
+            found += [] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]
+            found += [] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]
+            found += [] if recipe.pattern == plain else [f"{recipe.pattern} hides more than the future"]
+            found += [f"{scheme} adds to the scores" for scheme in recipe.score_positions]
+            found += [] if isinstance(recipe.gate, NoGate) else [f"{recipe.gate} wants values of every token"]
+            found += [f"backend {attention.backend} is forced"] if attention.backend else []
+    return list(dict.fromkeys(found))
 
 
 @dataclass(eq=False)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from regard.decode.batched_beam import select_sentences
 from regard.decode.beam import Beam, BeamState, advance_beams, backtrack, initial_beam_state
 from regard.decode.kv_cache import BeamKVCache, TransformerBeams, encode_padded, pad_sources
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis, LengthLimit
@@ -179,12 +180,12 @@ def shrink(
     staying, leaving = rows[:count], rows[count:]
     gone = backtrack(step.beams, *real(left, leaving), at)
     kept = torch.tensor(staying, device=step.status.device)
-    there = move(steps, step, copy_rows(step.decoder.cache, kept), step.beams.select(kept))
+    there = move(steps, step, copy_rows(step.decoder.cache, kept), select_sentences(step.beams, kept))
     return there, [left[row] for row in staying], gone
 
 
 def copy_rows(cache: BeamKVCache, rows: Tensor) -> BeamKVCache:
-    """As `BeamKVCache.keep`, but copied: one kernel to each store, and the host need not wait to know who is moved."""
+    """As `keep_sentences`, but copied: one kernel to each store, and the host need not wait to know who is moved."""
     sources, past = (tuple((k[rows], v[rows]) for k, v in layers) for layers in (cache.sources, cache.past))
     return BeamKVCache(sources, cache.source_mask[rows], past, cache.seen[rows], cache.at)
 

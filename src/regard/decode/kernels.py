@@ -126,7 +126,7 @@ NONE = tl.constexpr(2**31 - 1)
 @triton.jit
 def select_candidates_kernel(
     values, words, at, penalties, tokens, parents, totals, leading, ended, limits, farthest,
-    said, grown, each, sums, END: tl.constexpr, EMPTY: tl.constexpr, BEAMS: tl.constexpr, OFFERS: tl.constexpr,
+    said, grown, each, marks, END: tl.constexpr, EMPTY: tl.constexpr, BEAMS: tl.constexpr, OFFERS: tl.constexpr,
     BEST: tl.constexpr, BB: tl.constexpr, OO: tl.constexpr, WW: tl.constexpr,
 ):  # fmt: skip
     """One sentence."""
@@ -154,10 +154,10 @@ def select_candidates_kernel(
     tl.store(said + note, picked.to(tl.int64), mask=real)
     tl.store(grown + note, parent.to(tl.int64), mask=real)
     tl.store(each + note, cost, mask=real)
-    tl.store(sums + note, total, mask=real)
+    score = total / tl.load(penalties + now)
+    tl.store(marks + note, score, mask=real)
 
-    ends = picked == END
-    score = tl.where(ends, total / tl.load(penalties + now), -float("inf"))
+    score = tl.where(picked == END, score, -float("inf"))
     old = tl.load(leading + sentence * BEST + wanted, mask=wanted < BEST, other=-float("inf"))
     tl.debug_barrier()  # every thread has read what is written below
     led, least = old, tl.max(old, 0)
@@ -197,7 +197,7 @@ def select_candidates_triton(
         beams.max_lengths,
         beams.max_length_penalty,
     )
-    history = (backpointers.tokens, backpointers.parents, backpointers.log_probabilities, backpointers.totals)
+    history = (backpointers.tokens, backpointers.parents, backpointers.log_probabilities, backpointers.scores)
     assert all(part.is_contiguous() for part in (values, words, *written, *history))
     many = triton.next_power_of_2(k * c)
     select_candidates_kernel[(b,)](

@@ -11,24 +11,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.attention import Causal, Context, FloatMask, Full, NoGate, NoPosition, Softmax
+from regard.attention import Context, FloatMask, NoPosition
 from regard.attention.batch_patterns import UnpaddedTokens
-from regard.attention.core import is_hooked
 from regard.attention.kv_cache import LayerCache
 from regard.attention.multihead import with_pattern
-from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import EOS, PAD
-from regard.decode.batched_beam import move_rows
+from regard.decode.batched_beam import keep_sentences
 from regard.decode.quantized_linear import ChunkedVocabLinear, OutputLinear
 from regard.decode.search import Ids
 from regard.decode.topk import TopKLogProbs, topk_logprobs_torch
 from regard.models import transformer_layers
-from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer, KeysValues
+from regard.models.transformer_layers import DecoderLayer, KeysValues
 
 Slots = tuple[Float[Tensor, "b g c d"], Float[Tensor, "b g c d"]]  # the keys, and the values
 FEW_BEAMS = 16  # whose matrix products take as long as one beam's
@@ -56,15 +53,6 @@ class BeamKVCache:
     @property
     def slots(self) -> int:
         return self.seen.shape[2]
-
-    def keep(self, rows: Int[Tensor, " n"]) -> "BeamKVCache":
-        """These sentences alone, in this order. Keys and values are moved within this cache, which is lost; who keeps
-        its place is not moved."""
-        move_rows((part for pair in (*self.sources, *self.past) for part in pair), rows)
-        sources, past = (
-            tuple((k[: len(rows)], v[: len(rows)]) for k, v in layers) for layers in (self.sources, self.past)
-        )
-        return BeamKVCache(sources, self.source_mask[rows], past, self.seen[rows], self.at.clone())
 
     def wider(self) -> "BeamKVCache":
         """The same with twice the slots."""
@@ -118,10 +106,7 @@ def pad_sources(
 
 
 def encode_padded(
-    model: Transformer,
-    ids: Int[Tensor, "b s"],
-    mask: Float[Tensor, "b 1 1 s"],
-    tokens: UnpaddedTokens | None = None,
+    model: Transformer, ids: Int[Tensor, "b s"], mask: Float[Tensor, "b 1 1 s"], tokens: UnpaddedTokens | None = None
 ) -> tuple[KeysValues, ...]:
     """Each decoder layer's keys and values of the sources."""
     x = model.source_positions(model.embeddings.embed_source(ids), 0)
@@ -132,7 +117,7 @@ def encode_padded(
 
 @dataclass(eq=False)
 class TransformerBeams:
-    """A Transformer that decodes the beams of a batch of sentences.
+    """A `BeamDecoder`: a Transformer that decodes the beams of a batch of sentences.
 
     Args:
         cache: written in place.
@@ -153,13 +138,7 @@ class TransformerBeams:
 
     @staticmethod
     def of(
-        model: Transformer,
-        sources: Sequence[Ids],
-        *,
-        beams: int,
-        slots: int,
-        steps: int,
-        multiple: int = 1,
+        model: Transformer, sources: Sequence[Ids], *, beams: int, slots: int, steps: int, multiple: int = 1
     ) -> "TransformerBeams":
         """The sources encoded, padded to a multiple of so many tokens; nothing written yet."""
         bias, layers = model.embeddings.bias, [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
@@ -189,11 +168,6 @@ class TransformerBeams:
     def step(
         self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
     ) -> Float[Tensor, "n model"]:
-        """The hidden states that predict what follows these tokens, of beams that grew out of `parents`.
-
-        Args:
-            live: the beams that are asked for, of all counted through; None asks for all.
-        """
         cache, (b, k) = self.cache, tokens.shape
         if self.used + k > cache.slots and not tokens.is_cuda:  # a GPU's host widens it ahead of the step
             in_use = int(cache.seen.any(1).sum(-1).max())
@@ -211,8 +185,7 @@ class TransformerBeams:
         return model.embeddings.scale_output(x).flatten(0, 1)
 
     def keep(self, rows: Int[Tensor, " n"]) -> "TransformerBeams":
-        """These sentences alone, in this order; what was here is lost."""
-        return replace(self, cache=self.cache.keep(rows))
+        return replace(self, cache=keep_sentences(self.cache, rows))
 
 
 def topk_of(model: Transformer) -> Callable[[Tensor, Tensor, int, Tensor | None], TopKLogProbs]:
@@ -226,27 +199,6 @@ def topk_of(model: Transformer) -> Callable[[Tensor, Tensor, int, Tensor | None]
 
         return lambda hidden, *rules: topk_logprobs_triton(linear.multiply(hidden), bias, *rules)
     return lambda hidden, *rules: topk_logprobs_torch(linear(hidden), *rules)
-
-
-def objections(model: DecodableModel | nn.Module) -> list[str]:
-    """Why a model's beams cannot share one KV cache."""
-    if not isinstance(model, Transformer):
-        return [f"a {type(model).__name__} is no Transformer"]
-    bias = model.embeddings.bias
-    found = ["double precision is for a CPU"] if bias.is_cuda and bias.dtype == torch.double else []
-    for layer in (*model.encoder, *model.decoder):
-        assert isinstance(layer, EncoderLayer | DecoderLayer)
-        decodes = isinstance(layer, DecoderLayer)
-        for attention in (layer.attention, layer.cross) if decodes else (layer.attention,):
-            recipe, plain = attention.recipe, Causal() if decodes and attention is layer.attention else Full()
-            found += [] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]
-            found += [] if recipe.normaliser == Softmax() else [f"{recipe.normaliser} is not softmax"]
-            found += [] if recipe.pattern == plain else [f"{recipe.pattern} hides more than the future"]
-            found += [f"{scheme} adds to the scores" for scheme in recipe.score_positions]
-            found += [] if isinstance(recipe.gate, NoGate) else [f"{recipe.gate} wants values of every token"]
-            found += [f"backend {attention.backend} is forced"] if attention.backend else []
-            found += ["its attention is recorded or edited"] if is_hooked(attention.core) else []
-    return list(dict.fromkeys(found))
 
 
 def follow_parents(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosition, ScaledDot
 from regard.attention.position import PositionSum
-from regard.decode import kv_cache
+from regard.decode import beam_decoder
 from regard.decode.cuda_graphs import CapturedSteps
 from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear, OutputLinear
 from regard.layers.embedding import TiedEmbeddings
@@ -62,12 +62,12 @@ def is_prepared(model: DecodableModel | nn.Module) -> bool:
         >>> is_prepared(model), is_prepared(prepare(model))
         (False, True)
     """
-    return isinstance(model, Transformer) and any(isinstance(part, CapturedSteps) for part in model.children())
+    return isinstance(model, Transformer) and model.prepared
 
 
 def objections(model: DecodableModel | nn.Module) -> list[str]:
     """Why a model cannot be prepared."""
-    found = kv_cache.objections(model)
+    found = beam_decoder.objections(model)
     if isinstance(model, Transformer):
         attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
         parts = [part for each in attentions for part in (each.query, each.key, each.value, each.output)]
@@ -102,6 +102,7 @@ def swap_linears(model: Transformer, precision: str) -> Transformer:
     for part in model.modules():  # torch finds a child or weight in Python code, and a step asks for hundreds
         for name, own in (*part.named_children(), *part.named_parameters(recurse=False)):
             object.__setattr__(part, name, own)
+    model.prepared = True
     return model.eval()  # what was swapped in as well
 
 

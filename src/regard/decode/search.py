@@ -1,51 +1,21 @@
-"""Search: translates a batch by a search strategy; requests, constraints, hypotheses, and models in eval mode."""
+"""Search: translates a batch by a search strategy; its requests, constraints and hypotheses."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from threading import Lock
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.models.seq2seq import DecodableModel
+from regard.models.seq2seq import DecodableModel, inference_mode
+from regard.models.transformer import Transformer
 
 Ids = Sequence[int]  # plain ones, as a tokeniser's `encode` gives them: the search adds BOS and EOS
 NOT_FINITE = "the model's probabilities are not finite: its weights hold NaN or infinity; load another checkpoint"
-
-
-EVAL_LOCK = Lock()
-# of each module that was in training mode, how many callers hold it in eval mode: the flag is one for all threads
-EVAL_CALLERS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-
-
-@contextmanager
-def inference_mode(model: DecodableModel | nn.Module) -> Iterator[None]:
-    """Eval mode and `torch.no_grad`. When the last of several callers leaves, every module that was in training mode
-    before the first is so again."""
-    with EVAL_LOCK:
-        others = bool(EVAL_CALLERS)
-        held = [part for part in model.modules() if part.training or (others and part in EVAL_CALLERS)]
-        for part in held:
-            EVAL_CALLERS[part] = EVAL_CALLERS.get(part, 0) + 1
-            object.__setattr__(part, "training", False)  # torch's own, for weights, takes ten times as long
-    try:
-        # not torch.inference_mode: a tensor that the model caches now could never take part in training
-        with torch.no_grad():
-            yield
-    finally:
-        with EVAL_LOCK:
-            for part in held:
-                EVAL_CALLERS[part] -= 1
-                if not EVAL_CALLERS[part]:
-                    del EVAL_CALLERS[part]
-                    object.__setattr__(part, "training", True)
 
 
 @dataclass(frozen=True)
@@ -208,6 +178,14 @@ def translate(
         >>> translator.target.decode(found.ids[:2])
         'le chat'
     """
-    with inference_mode(model):
-        requests = make_requests(sources, prefixes)
-        return search.run(model, requests, constraints) if requests else []
+    requests = make_requests(sources, prefixes)
+    return search_batch(model, requests, search, constraints) if requests else []
+
+
+def search_batch(
+    model: DecodableModel, requests: Sequence[DecodingRequest], search: Search, constraints: Constraints
+) -> list[list[Hypothesis]]:
+    """The hypotheses of every request; a prepared model is in eval mode for good."""
+    frozen = isinstance(model, Transformer) and model.prepared and not model.training
+    with torch.no_grad() if frozen else inference_mode(model):
+        return search.run(model, requests, constraints)

@@ -30,12 +30,11 @@ from regard.decode.search import (
     Ids,
     LengthLimit,
     Search,
-    inference_mode,
     token_index,
 )
 from regard.decode.topk import log_probabilities, stable_topk
 from regard.models.language_model import LanguageModel
-from regard.models.seq2seq import DecodableModel, DecoderState, Reorderable, device_of, encode_sources
+from regard.models.seq2seq import DecodableModel, DecoderState, Reorderable, device_of, encode_sources, inference_mode
 from regard.models.transformer import Transformer
 
 

@@ -13,8 +13,8 @@ from regard.decode.search import (
     Hypothesis,
     Ids,
     Search,
-    inference_mode,
     make_requests,
+    search_batch,
 )
 from regard.models.seq2seq import DecodableModel
 
@@ -79,8 +79,7 @@ def translate_requests(
     """The hypotheses of each request with its index, batch by batch."""
     for batch in batch_by_tokens([(len(request.source) + 1) * search.width for request in requests], tokens):
         some = [requests[row] for row in batch]
-        with inference_mode(model):  # not around a yield: the caller may need gradients
-            found = search.run(model, some, constraints)
+        found = search_batch(model, some, search, constraints)
         yield from zip((request.index for request in some), found, strict=True)
 
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from regard.attention import KVCache, MultiHeadAttention, NoGate
 from regard.data.tokenizers.base import UNK
-from regard.decode.search import inference_mode
 from regard.decode.stepwise import has_growing_cache
 from regard.interop.export_format import (
     ExportFormat,
@@ -37,7 +36,7 @@ from regard.interop.proof import (
 )
 from regard.models.encoder import MaskedLanguageModel, SequenceClassifier, TokenClassifier
 from regard.models.language_model import LanguageModel, TransformerLM
-from regard.models.seq2seq import DecoderState, Memory
+from regard.models.seq2seq import DecoderState, Memory, inference_mode
 from regard.models.transformer import EncodedSource, KVCaches, Transformer
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator

@@ -19,10 +19,11 @@ from regard.data.files import require_small_file, write_text_atomic
 from regard.data.tokenizers.base import NUM_SPECIAL_TOKENS, PAD
 from regard.decode.alignment import score_targets
 from regard.decode.beam import Beam
-from regard.decode.search import DecodableModel, LengthLimit, inference_mode
+from regard.decode.search import DecodableModel, LengthLimit
 from regard.decode.stepwise import batched_continuation_search
 from regard.decode.topk import log_probabilities
 from regard.decode.translation import translate_all
+from regard.models.seq2seq import inference_mode
 
 PROOF = "proof.json"
 FORMAT = "regard proof 1"

@@ -123,9 +123,6 @@ class TiedEmbeddings(nn.Module):
         """The states that logits are computed from."""
         return x * x.shape[-1] ** -0.5 if self.scale == "output" else x
 
-    def logits(self, x: Float[Tensor, "*batch output"]) -> Float[Tensor, "*batch v"]:
-        return self.table("output").logits(x, self.bias)
-
 
 class PositionalEmbedding(nn.Module):
     """Adds positions to embeddings, as the recipe says; holds the weights of learned ones."""

@@ -3,18 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, relu, silu
+from torch.nn.functional import gelu, relu, silu
 
 from regard.attention.serialize import find_named
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.fused_dropout import draw_noise, dropout_add, dropout_add_layernorm, layernorm
-from regard.ops.fused_linear import linear_relu
-from regard.ops.linear import has_bias, project_all
+from regard.ops.fused_dropout import layernorm, linear_dropout_add_norm
+from regard.ops.fused_linear import has_bias, linear_relu
+from regard.ops.linear import project_all
 
 X = Float[Tensor, "*batch model"]
 
@@ -70,7 +71,7 @@ class FeedForward(nn.Module):
         if self.gate is not None:
             gate, up = project_all(x, (self.gate, self.up), fused=fused)
             return self.activation(gate) * up
-        if fused and self.activation is relu and has_bias(self.up) and dispatch.use_fused(x):
+        if fused and self.activation is relu and dispatch.use_fused(x) and has_bias(self.up):
             return linear_relu(x, self.up.weight, self.up.bias)
         return self.activation(self.up(x))
 
@@ -95,29 +96,19 @@ def project_dropout_add_norm(
 ) -> tuple[X, X]:
     """norm(residual + dropout(project(y))), twice; without a norm the sum itself: how every sub-layer ends."""
     if fused and dispatch.use_fused(residual) and has_bias(project):
-        noise = draw_noise(dropout, residual.device)
-        y = linear(y, project.weight)
-        if isinstance(norm, nn.LayerNorm):
-            return dropout_add_layernorm(residual, y, project.bias, norm, noise)
-        x, again = dropout_add(residual, y, project.bias, noise)
-        return (x, again) if norm is None else (normed := torch_norm(x, norm), normed)
+        return linear_dropout_add_norm(residual, y, project, dropout, norm)
     y = project(y)
     x = residual + (dropout(y) if dropout.training else y)
-    x = x if norm is None else torch_norm(x, norm)
+    x = x if norm is None else apply_norm(x, norm)
     return x, x
 
 
-def norm_input(x: X, norm: Norm, *, fused: bool = False) -> X:
-    """norm(x), for a sub-layer to read."""
-    if fused and dispatch.use_fused(x) and isinstance(norm, nn.LayerNorm):
-        return layernorm(x, norm)
-    return torch_norm(x, norm)
-
-
-def torch_norm(x: X, norm: Norm) -> X:
-    """torch's own, called without its module, which takes as long as the norm of a few tokens."""
+def apply_norm(x: X, norm: Norm, *, fused: bool = False) -> X:
+    """norm(x), called without torch's module, which takes as long as the norm of a few tokens."""
     if isinstance(norm, nn.RMSNorm):
         return torch.rms_norm(x, list(norm.normalized_shape), norm.weight, norm.eps)
+    if fused and dispatch.use_fused(x):
+        return layernorm(x, norm)
     return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
@@ -128,23 +119,20 @@ class Residual(nn.Module, ABC):
     """Abstract: the path around a sub-layer W f(x), of which W is the last projection.
 
     What flows from sub-layer to sub-layer is a pair of the same numbers, (x, residual): what the next one reads, and
-    what goes around it. So a fused backward pass gets two gradients, and adds them as it reads them.
+    what goes around it. So a fused backward pass gets two gradients, and adds them as it reads them. Unless a path
+    `norms_sum`, a stack ends with a norm of its own, and its branches start small.
 
     Examples:
         >>> class NoNorm(Residual):  # x + W f(x)
         ...     def forward(self, x, f, project, *, fused=False):
         ...         y = x[1] + project(f(x[0]))
         ...         return y, y
-        ...     @staticmethod
-        ...     def final_norm(model, norm=torch.nn.LayerNorm):
-        ...         return torch.nn.Identity()
-        ...     @staticmethod
-        ...     def init_gain(branches):
-        ...         return branches**-0.5
         >>> x = torch.ones(1, 2, 3)
         >>> NoNorm(3)((x, x), torch.neg, torch.nn.Identity())[0].sum()
         tensor(0.)
     """
+
+    norms_sum: ClassVar[bool] = False
 
     def __init__(self, model: int, *, dropout: float = 0.0, norm: NormType = nn.LayerNorm):
         super().__init__()
@@ -153,16 +141,6 @@ class Residual(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Stream, f: Callable[[Tensor], Tensor], project: nn.Module, *, fused: bool = False) -> Stream:
         """Fused, a GPU does all that follows the projection in one kernel."""
-
-    @staticmethod
-    @abstractmethod
-    def final_norm(model: int, norm: NormType = nn.LayerNorm) -> nn.Module:
-        """What follows the last layer of a stack."""
-
-    @staticmethod
-    @abstractmethod
-    def init_gain(branches: int) -> float:
-        """How large a branch may start, if so many are added one after the other."""
 
 
 class PostNorm(Residual):
@@ -175,16 +153,10 @@ class PostNorm(Residual):
         True
     """
 
+    norms_sum = True
+
     def forward(self, x, f, project, *, fused=False):
         return project_dropout_add_norm(x[1], f(x[0]), project, self.dropout, self.norm, fused=fused)
-
-    @staticmethod
-    def final_norm(model, norm=nn.LayerNorm):
-        return nn.Identity()
-
-    @staticmethod
-    def init_gain(branches):
-        return 1.0  # the norm sets every sum straight
 
 
 class PreNorm(Residual):
@@ -198,16 +170,8 @@ class PreNorm(Residual):
     """
 
     def forward(self, x, f, project, *, fused=False):
-        y = f(norm_input(x[0], self.norm, fused=fused))
+        y = f(apply_norm(x[0], self.norm, fused=fused))
         return project_dropout_add_norm(x[1], y, project, self.dropout, None, fused=fused)
-
-    @staticmethod
-    def final_norm(model, norm=nn.LayerNorm):
-        return norm(model)  # nothing else ever norms the sum
-
-    @staticmethod
-    def init_gain(branches):
-        return branches**-0.5  # so that the sum of all starts as large as one (Radford et al. 2019)
 
 
 NORM_ORDERS: dict[str, type[Residual]] = {"pre": PreNorm, "post": PostNorm}

@@ -1,9 +1,12 @@
-"""Sequence-to-sequence models: the interface of encoder, decoder state, logits and loss, and ids as they read them."""
+"""Sequence-to-sequence models: the interface of encoder, decoder state, logits and loss; their inputs and eval mode."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -174,6 +177,34 @@ class DecodableModel(Protocol):
     def modules(self) -> Iterator[nn.Module]: ...
     def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...  # noqa: FBT001, FBT002  (torch's own)
+
+
+EVAL_LOCK = Lock()
+# of each module that was in training mode, how many callers hold it in eval mode: the flag is one for all threads
+EVAL_CALLERS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+
+
+@contextmanager
+def inference_mode(model: DecodableModel | nn.Module) -> Iterator[None]:
+    """Eval mode and `torch.no_grad`. When the last of several callers leaves, every module that was in training mode
+    before the first is so again."""
+    with EVAL_LOCK:
+        others = bool(EVAL_CALLERS)
+        held = [part for part in model.modules() if part.training or (others and part in EVAL_CALLERS)]
+        for part in held:
+            EVAL_CALLERS[part] = EVAL_CALLERS.get(part, 0) + 1
+            object.__setattr__(part, "training", False)  # torch's own, for weights, takes ten times as long
+    try:
+        # not torch.inference_mode: a tensor that the model caches now could never take part in training
+        with torch.no_grad():
+            yield
+    finally:
+        with EVAL_LOCK:
+            for part in held:
+                EVAL_CALLERS[part] -= 1
+                if not EVAL_CALLERS[part]:
+                    del EVAL_CALLERS[part]
+                    object.__setattr__(part, "training", True)
 
 
 def device_of(model: DecodableModel) -> torch.device:

@@ -58,7 +58,12 @@ class StackConfig:
         return self.norm_order(self.model, dropout=self.dropout, **self.norm_options)
 
     def final_norm(self) -> nn.Module:
-        return self.norm_order.final_norm(self.model, **self.norm_options)
+        """What follows the last layer: a norm, if nothing else ever norms the sum."""
+        return nn.Identity() if self.norm_order.norms_sum else self.make_norm(self.model)
+
+    def init_gain(self, branches: int) -> float:
+        """How large a branch may start: the sum of all starts as large as one (Radford et al. 2019), or is normed."""
+        return 1.0 if self.norm_order.norms_sum else branches**-0.5
 
     def make_norm(self, width: int) -> Norm:
         return NORM_TYPES[self.norm_type](width, eps=self.norm_eps)
@@ -110,7 +115,7 @@ class StackConfig:
             for part in (*of_query, layer.latent.down, layer.key, layer.value):
                 if isinstance(part, nn.Linear):
                     init_xavier(part, 1.0)
-        init_xavier(layer.output, self.norm_order.init_gain(branches))
+        init_xavier(layer.output, self.init_gain(branches))
         return layer
 
     def feed_forward(self, branches: int) -> FeedForward:
@@ -124,7 +129,7 @@ class StackConfig:
         for part in (layer.up, layer.gate):
             if part is not None:
                 init_xavier(part, 1.0)
-        init_xavier(layer.down, self.norm_order.init_gain(branches))
+        init_xavier(layer.down, self.init_gain(branches))
         return layer
 
 

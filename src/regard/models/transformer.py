@@ -75,6 +75,7 @@ class Transformer(Seq2Seq[EncodedSource, KVCaches]):
         torch.Size([1, 2, 13])
     """
 
+    prepared: bool = False  # by `regard.decode.prepare`: for inference alone, its linear layers swapped
     attention_sites: ClassVar[AttentionSites] = {
         "encoder.*.attention": SiteName("encoder.*", "source", "source"),
         "decoder.*.attention": SiteName("decoder.*.self", "read", "read"),

@@ -47,12 +47,7 @@ class DecoderLayer(nn.Module):
         self.residual_feed_forward = stack.residual()
 
     def forward(
-        self,
-        x: X,
-        source: KeysValues,
-        context: Context,
-        across: Context,
-        cache: LayerCache | None = None,
+        self, x: X, source: KeysValues, context: Context, across: Context, cache: LayerCache | None = None
     ) -> X:
         """`source` holds the keys and values of the source, `across` which of them each token may attend to."""
         attention, cross, fused = self.attention, self.cross, context.fused

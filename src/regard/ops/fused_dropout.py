@@ -15,6 +15,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import Function
+from torch.nn.functional import linear
 
 from regard.ops import dispatch
 from regard.ops.dispatch import accumulation_dtype, matmul_dtype, widen
@@ -42,6 +43,18 @@ def draw_noise(dropout: Dropout, device: torch.device) -> DropoutNoise:
 
 def draw_seed(device: torch.device) -> Int[Tensor, " 2"]:
     return torch.randint(2**31 - 1, (2,), dtype=torch.int32, device=device)
+
+
+def linear_dropout_add_norm(
+    residual: X, y: Float[Tensor, "*batch width"], project: nn.Linear, dropout: Dropout, norm: nn.Module | None
+) -> tuple[X, X]:
+    """norm(residual + dropout(project(y))), twice; without a norm the sum itself."""
+    noise = draw_noise(dropout, residual.device)
+    y = linear(y, project.weight)
+    if isinstance(norm, nn.LayerNorm):
+        return dropout_add_layernorm(residual, y, project.bias, norm, noise)
+    x, again = dropout_add(residual, y, project.bias, noise)
+    return (x, again) if norm is None else (normed := norm(x), normed)
 
 
 def dropout_add_layernorm(

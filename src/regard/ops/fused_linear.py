@@ -11,12 +11,12 @@ they are.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import Function
 from torch.nn.functional import linear, relu
 
@@ -53,6 +53,11 @@ relu_backward_sum.register_fake(
 
 
 # --- several projections at once ---
+
+
+def has_bias(part: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether it is torch's own linear layer, with a bias: what the fused operations take."""
+    return type(part) is nn.Linear and part.bias is not None
 
 
 def fused_qkv_linear(

@@ -1,14 +1,13 @@
 """Linear layers: projections of the same states by one product, and what inference swaps for a model's own layers."""
 
 from collections.abc import Sequence
-from typing import TypeGuard
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.ops import dispatch
-from regard.ops.fused_linear import fused_qkv_linear
+from regard.ops.fused_linear import fused_qkv_linear, has_bias
 
 
 def project_all(
@@ -22,11 +21,6 @@ def project_all(
         if len(linears) == len(projections):
             return fused_qkv_linear(x, [part.weight for part in linears], [part.bias for part in linears])
     return tuple([part(x) for part in projections])
-
-
-def has_bias(part: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether it is torch's own linear layer, with a bias: what the fused operations take."""
-    return type(part) is nn.Linear and part.bias is not None
 
 
 class FusedLinear(nn.Module):

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from regard.attention.learned_parts import field_values
 from regard.decode.beam import Beam, BeamSearch
 from regard.decode.beam_decoder import ModelBeams
-from regard.decode.search import Constraints, DecodingRequest, Hypothesis, inference_mode
+from regard.decode.search import Constraints, DecodingRequest, Hypothesis
 from regard.decode.stepwise import PartialHypothesis, continuation_search
 from regard.models.language_model import LanguageModel
-from regard.models.seq2seq import DecodableModel
+from regard.models.seq2seq import DecodableModel, inference_mode
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,8 @@ def run_tree(search: BeamSearch) -> BeamTree:
 
 
 def tree_steps(search: BeamSearch) -> Iterator[tuple[BeamNode, ...]]:
-    history = search.beams.backpointers
-    parts = (history.tokens, history.parents, history.log_probabilities, search.beams.scores())
-    tokens, parents, values, scores = (part[: search.steps, 0].tolist() for part in parts)
+    history = field_values(search.beams.backpointers)
+    tokens, parents, values, scores = (part[: search.steps, 0].tolist() for part in history)
     rows = [PartialHypothesis(DecodingRequest(()))]
     for step, candidates in enumerate(zip(tokens, parents, values, scores, strict=True)):
         before, rows, opened, ended = rows, [], [], []

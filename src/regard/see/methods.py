@@ -23,10 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention import AttentionCall, MultiHeadAttention
 from regard.attention.core import RecordedCall, find_sites, hook_attention, hook_modules, record_steps
-from regard.decode.search import inference_mode
 from regard.interop import ForeignModel
 from regard.layers.embedding import Embedding
 from regard.layers.sublayers import Residual
+from regard.models.seq2seq import inference_mode
 from regard.see.sites import AttentionSite
 from regard.see.trace import Trace
 from regard.tasks.protocol import ProgressBar, no_progress

@@ -29,8 +29,8 @@ from regard.attention.core import (
 )
 from regard.attention.functional import prepare
 from regard.attention.text_positions import at_positions, token_positions_of
-from regard.decode.search import inference_mode
 from regard.interop import foreign_model
+from regard.models.seq2seq import inference_mode
 from regard.see.edits import Edits, SiteEdits, SiteExtent, refuse_index, refuse_unknown
 from regard.see.sites import CELLS_AT_ONCE, AttentionSite, GateSite, Projections
 

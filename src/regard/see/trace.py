@@ -26,9 +26,10 @@ from regard.attention.core import UNDECLARED_AXES
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam
-from regard.decode.search import LengthLimit, inference_mode, translate
+from regard.decode.search import LengthLimit, translate
 from regard.decode.stepwise import Greedy, generate, text_constraints
 from regard.decode.translation import unknown_words
+from regard.models.seq2seq import inference_mode
 from regard.see.beam_tree import BeamTree, beam_tree, continuation_tree
 from regard.see.edits import Edits, refuse_unknown, refuse_word_swaps, swap_words, without_word_swaps
 from regard.see.recorder import AttentionRecorder, apply_edits, site_extents

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
-from regard.decode.search import Constraints, DecodingRequest, inference_mode
+from regard.decode.search import Constraints, DecodingRequest
 from regard.decode.stepwise import PartialHypothesis, mask_disallowed, text_constraints
 from regard.decode.topk import log_probabilities
-from regard.models.seq2seq import encode_sources
+from regard.models.seq2seq import encode_sources, inference_mode
 from regard.see.compare import Comparison, compare, output_items
 from regard.see.edits import without_word_swaps
 from regard.see.recorder import AttentionRecorder

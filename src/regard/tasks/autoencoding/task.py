@@ -14,11 +14,11 @@ from torch import Tensor
 from regard.data.batching import Example, pad_rows
 from regard.data.files import chunks, read_lines
 from regard.data.tokenizers.base import EOS, UNK, Tokenizer
-from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, inference_mode, make_requests
+from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, make_requests
 from regard.decode.stepwise import Greedy
 from regard.decode.translation import LINE_BREAKS, WINDOW, batch_by_tokens, translate_all, translate_as_found
 from regard.models.autoencoder import Autoencoder, AutoencoderConfig, build_autoencoder
-from regard.models.seq2seq import device_of
+from regard.models.seq2seq import device_of, inference_mode
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import MetricScore, PairedResult, TaskMetrics, paired_bootstrap
 from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many
