@@ -1,6 +1,7 @@
 """What tests share: one seed per test, so that a failure repeats, Ctrl-C as in a terminal, Triton's interpreter."""
 
 import gc
+import logging
 import os
 import signal
 from pathlib import Path
@@ -23,7 +24,7 @@ torch.set_num_threads(1)  # fixtures of a file are made before the one of each t
 
 # without a GPU, torch notes for each that may still come who seeded it: a traceback, longer to make than most tests
 if not torch.cuda.is_available():
-    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
+    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = torch.mtia.manual_seed_all = lambda seed: None
 
 # what survives a loss of power is not tested, and to wait for the disk is most of what a small checkpoint takes
 os.fsync = lambda fd: None
@@ -56,6 +57,10 @@ def interpreted(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    # torch keeps 40 loggers apart from the root; pytest would listen to each of them anew in every phase of every test
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 @pytest.fixture(autouse=True)
