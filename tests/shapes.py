@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -102,7 +103,8 @@ def decorator() -> ast.expr:
 
 
 def checked(decorated: Any) -> Any:
-    """Checks every combination of shapes and dtypes when it first occurs, since jaxtyping takes 0.1 ms for a call."""
+    """Checks every combination of shapes and dtypes when it first occurs, since jaxtyping takes 0.1 ms for a call.
+    Letters say which sizes are equal and not how large they are, so shapes that differ in that alone are one."""
     whole = jaxtyped(decorated, typechecker=check_annotated_shapes)
     if isinstance(decorated, type):
         return whole
@@ -113,6 +115,7 @@ def checked(decorated: Any) -> Any:
     if starred or not all(map(is_plain, hints.values())):
         return whole
     answer, seen = threading.local(), set[Any]()
+    written = {int(size): size for hint in hints.values() for size in re.findall(r"\b\d+\b", str(hint))} | {1: "1"}
 
     @wraps(decorated)
     def give_answer(*args: Any, **named: Any) -> Any:
@@ -124,8 +127,9 @@ def checked(decorated: Any) -> Any:
     def check_once(*args: Any, **named: Any) -> Any:
         __tracebackhide__ = True
         given = [args[n] if n < len(args) else named.get(name) for n, name in places]
+        sizes = written.copy()
         try:
-            shapes = describe(given)
+            shapes = describe(given, sizes)
         except Indescribable:
             return whole(*args, **named)
         if shapes not in seen:
@@ -134,7 +138,7 @@ def checked(decorated: Any) -> Any:
             return found
         found = decorated(*args, **named)
         try:
-            result = (shapes, describe(found)) if "return" in hints else shapes
+            result = (shapes, describe(found, sizes)) if "return" in hints else shapes
         except Indescribable:
             result = None
         if result not in seen:
@@ -153,14 +157,12 @@ class Indescribable(Exception):
     """A tensor of a tracer, whose shape may hold what is no number yet."""
 
 
-def describe(x: Any) -> Any:
-    """All that a check asks about what is annotated with shapes."""
-    if type(x) is Tensor or type(x) is Parameter:
-        return x.shape, x.dtype
-    if isinstance(x, ndarray):
-        return x.shape, x.dtype
+def describe(x: Any, sizes: dict[int, Any]) -> Any:
+    """All that a check asks about what is annotated with shapes; a size that no hint writes is told by its number."""
+    if type(x) is Tensor or type(x) is Parameter or isinstance(x, ndarray):
+        return tuple([sizes.setdefault(size, len(sizes)) for size in x.shape]), x.dtype
     if isinstance(x, tuple | list):
-        return type(x), *map(describe, x)
+        return type(x), *[describe(one, sizes) for one in x]
     if isinstance(x, Tensor):
         raise Indescribable
     return type(x)

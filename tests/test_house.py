@@ -181,3 +181,20 @@ def test_a_shape_is_checked_whenever_it_is_new():
     with pytest.raises(TypeCheckError, match="parameters"):
         turn(x.int())
     assert turn(x, torch.ones(2, 3)).shape == (3, 2)
+
+
+def test_sizes_that_a_shape_writes_or_that_are_equal_are_new():
+    """Which letters are equal is all that a shape says of the others."""
+    results = [torch.ones(3, 5), torch.ones(3, 7), torch.ones(3, 5), torch.ones(4, 5)]
+
+    def pad(x: Float[Tensor, "n 2"], y: Float[Tensor, "#n"]) -> Float[Tensor, "_ n"]:
+        return results.pop(0)
+
+    pad, y = checked(pad), torch.ones(1)
+    assert [pad(torch.ones(n, 2), y).shape for n in (5, 7)] == [(3, 5), (3, 7)]
+    with pytest.raises(TypeCheckError, match="return value"):
+        pad(torch.ones(3, 2), y)
+    for x, y in ((torch.ones(5, 3), torch.ones(1)), (torch.ones(5, 2), torch.ones(2))):
+        with pytest.raises(TypeCheckError, match="parameters"):
+            pad(x, y)
+    assert pad(torch.ones(5, 2), torch.ones(5)).shape == (4, 5)
