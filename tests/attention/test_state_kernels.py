@@ -17,6 +17,7 @@ from regard.attention import (
     Feature,
     Gate,
     GatedDelta,
+    KimiDelta,
     NoGate,
     Padding,
     Recipe,
@@ -30,6 +31,7 @@ from regard.attention.backends import linear, state
 from regard.attention.normaliser import Proportional
 from regard.attention.positions import Positions
 from tests.attention.accuracy import assert_as_accurate
+from tests.attention.qkv import Shape
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
 # tokens, width of keys, of values, gate, normaliser; chunks have 16 tokens
@@ -40,16 +42,20 @@ CASES: dict[str, tuple[int, int, int, Gate, Any]] = {
     "decays that divide": (20, 3, 2, ScalarDecay(), Proportional()),
     "delta rule": (37, 5, 7, Delta(), Unnormalised()),
     "gated delta rule": (50, 3, 2, GatedDelta(), Unnormalised()),
-    "more chunks than are summed at once": (16 * 17 + 1, 3, 2, ScalarDecay(), Unnormalised()),
+    "decays of each feature": (40, 3, 2, VectorDecay(), Unnormalised()),
+    "decays of each feature that divide": (20, 2, 3, VectorDecay(), Proportional()),
+    "gated delta rule with a decay of each feature": (37, 3, 2, KimiDelta(), Unnormalised()),
+    "more chunks than are read at once": (16 * 8 + 1, 3, 2, ScalarDecay(), Unnormalised()),
 }
 
 
-def random_values(gate: Gate, shape: tuple[int, ...], strength: float = 2.0, **options: Any) -> dict[str, Any]:
+def random_values(gate: Gate, shape: Shape, width: int, strength: float = 2.0, **options: Any) -> dict[str, Any]:
     """Strong and weak decays, so that sums of them differ by little where they are large; and β from 0 to 1."""
     made = {}
     if "log_decay" in gate.values:
-        made["log_decay"] = -strength * torch.rand(shape, **options)
-        made["log_decay"][..., 1::3] *= 1e-3
+        features = (width,) if gate.decay == "vector" else ()
+        made["log_decay"] = -strength * torch.rand(*shape, *features, **options)
+        made["log_decay"][:, :, 1::3] *= 1e-3
     if "beta" in gate.values:
         made["beta"] = torch.rand(shape, **options)
     return made
@@ -62,7 +68,8 @@ def recursion(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: T
     memory, out = torch.zeros(*q.shape[:2], k.shape[3], v.shape[3], dtype=q.dtype), []
     for t in range(q.shape[2]):
         if log_decay is not None:
-            memory = log_decay[:, :, t, None, None].exp() * memory
+            a = log_decay[:, :, t].exp()
+            memory = (a[..., None] if a.dim() == 3 else a[..., None, None]) * memory
         key, new = k[:, :, t, :, None], v[:, :, t, None]
         if beta is not None:
             new = beta[:, :, t, None, None] * (new - key.mT @ memory)
@@ -86,7 +93,7 @@ def kernel_cases() -> dict[str, float]:
         if normaliser == Proportional():
             q, k = q.abs(), k.relu()
         k = normalize(k, dim=-1) if gate.delta else k
-        values = random_values(gate, (2, 1, t))
+        values = random_values(gate, (2, 1, t), d)
         given = [q, k, v, *values.values()]
         exact = [x.double().requires_grad_() for x in given]
         for x in given:
@@ -114,7 +121,7 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     pytest.importorskip("triton", reason="Triton is not installed")
     from regard.attention.kernels import state as kernels
 
-    flags = {"DECAY": True, "DELTA": kernel == "chunk_outputs", "NORMALISED": False}
+    flags = {"DECAY": "scalar", "DELTA": kernel == "chunk_outputs", "NORMALISED": False}
     given = {"D": 64, "DP": 64, "E": 64, "EP": 64, "CHUNK": 64, "PRECISION": "tf32", "SUMS": "bf16x2"} | flags
     half = ("q", "k", "v", "out", "grad", "dq", "dk", "dv", "inverse")
     compiled_kernel = getattr(kernels, kernel)
@@ -136,9 +143,6 @@ def test_a_query_whose_features_are_all_zero_gives_nothing():
 def test_what_the_kernels_cannot_do_plain_torch_does():
     q = torch.zeros(1, 1, 3, 4)
     assert "need a GPU" in linear.triton_objections(q, q)[0]
-    recipe = Recipe(score=Dot(), pattern=Causal(), normaliser=Unnormalised(), gate=VectorDecay())
-    inputs = state.GatedInputs.of(recipe.with_gate(log_decay=q), q, q, q, torch.arange(3))
-    assert "decay all features of a key alike" in state.kernel_objections(inputs)[-1]
 
 
 def test_a_document_forgets_what_was_before_it_as_a_decay_that_leaves_nothing():
@@ -146,7 +150,7 @@ def test_a_document_forgets_what_was_before_it_as_a_decay_that_leaves_nothing():
 
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-KINDS = [NoGate(), Retention(), ScalarDecay(), Delta(), GatedDelta()]
+KINDS = [NoGate(), Retention(), ScalarDecay(), VectorDecay(), Delta(), GatedDelta(), KimiDelta()]
 PATTERNS = {
     "causal": (Causal(), 1031),
     "padded": (Causal() & Padding(torch.tensor([200, 531])), 531),
@@ -168,7 +172,7 @@ def test_on_a_gpu_the_kernels_are_as_good_as_the_definition(dtype, gate, pattern
     (visible, tokens), d, e = PATTERNS[pattern], 53, 61
     q, k, v = (torch.randn(2, heads, tokens, width, device="cuda") for heads, width in ((3, d), (1, d), (1, e)))
     k = normalize(k, dim=-1) if gate.delta else k
-    values = random_values(gate, (2, 3, tokens), 0.3, device="cuda")
+    values = random_values(gate, (2, 3, tokens), d, 0.3, device="cuda")
     given = [x.to(dtype).requires_grad_() for x in (q, k, v)] + [x.requires_grad_() for x in values.values()]
     score, normaliser = (Feature(), Proportional()) if divides else (Dot(), Unnormalised())
     recipe = Recipe(score=score, normaliser=normaliser, pattern=visible.to("cuda"), gate=gate)

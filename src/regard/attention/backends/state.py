@@ -3,8 +3,8 @@
 S_t = (I - β_t k_t k_tᵀ) Diag(a_t) S_{t-1} + β_t k_t v_tᵀ, o_t = S_tᵀ q_t (without the delta rule: Diag(a_t) S_{t-1} +
 k_t v_tᵀ). Within a chunk the weights are materialised; what older tokens add comes from the state before it (Yang et
 al. 2024: Gated linear attention; Parallelizing linear transformers with the delta rule). Every exponent is a sum of
-log a over tokens between two others, hence at most 0: strong decays underflow to 0 and nothing overflows. On a GPU, and
-where a token's decay is one number, this runs by the Triton kernels of `kernels/state.py`.
+log a over tokens between two others, hence at most 0: strong decays underflow to 0 and nothing overflows. On a GPU it
+runs by the Triton kernels of `kernels/state.py`.
 """
 
 from collections.abc import Sequence
@@ -95,10 +95,8 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
     segments = found[0].segment_ids[:, : k.shape[2]] if found else None
     q = pad(q, (0, 0, old, 0))
     inputs = GatedInputs.of(recipe, q, k, v, positions.k)
-    if kernel_objections(inputs):
-        out, _ = run(recipe, inputs, None, segments)
-    else:
-        out = run_kernels(recipe, inputs, segments)
+    by_torch = triton_objections(inputs.q, inputs.v)
+    out = run(recipe, inputs, None, segments)[0] if by_torch else run_kernels(recipe, inputs, segments)
     return out[:, :, old:].to(q.dtype)
 
 
@@ -154,15 +152,6 @@ def run(
         return divide(out[..., :-1], out[..., -1]), LinearState(after[..., :-1], after[..., -1])
 
 
-def kernel_objections(inputs: GatedInputs) -> list[str]:
-    """Why Triton's kernels do not run; empty if they do."""
-    vector = inputs.log_decay is not None and inputs.log_decay.dim() == 4
-    return [
-        *triton_objections(inputs.q, inputs.v),
-        *(["its kernels decay all features of a key alike"] if vector else []),
-    ]
-
-
 def run_kernels(recipe: Recipe, inputs: GatedInputs, segments: Int[Tensor, "#b t"] | None) -> Tensor:
     from regard.attention.kernels.state import chunked_state  # only here is Triton needed
 
@@ -170,7 +159,7 @@ def run_kernels(recipe: Recipe, inputs: GatedInputs, segments: Int[Tensor, "#b t
     if segments is not None:  # the first token of a document forgets all that was before
         begins = pad(segments.diff(dim=1) != 0, (1, 0))[:, None]
         log_decay = v.new_zeros(v.shape[:3], dtype=torch.float32) if log_decay is None else log_decay
-        log_decay = log_decay.masked_fill(begins, NOTHING)
+        log_decay = log_decay.masked_fill(begins if log_decay.dim() == 3 else begins[..., None], NOTHING)
     gates = (None if x is None else x.float() for x in (log_decay, beta))
     queries, keys, normalised = inputs.q.to(v.dtype), inputs.k.to(v.dtype), recipe.normaliser == Proportional()
     return chunked_state(queries, keys, v, *gates, normalised=normalised)

@@ -17,13 +17,15 @@ from the last chunk to the first: with Ō the gradient of O, R that of S and R' 
     K̄  = Gᵀ Q + Pᵀ K + exp(C − c) U R'ᵀ  as a key, + P K − β exp(c) X̄ Sᵀ  as what reads the state to be erased
     c̄_i = q_i·q̄_i + k_i·(k̄_i as a reader) − k_i·(k̄_i as a key),   C̄ = Σ exp(C) S ∘ R' + Σ_i exp(C − c_i) k_i·R' u_i
 
-and log a_t has C̄ and the sum of c̄ from t on. Where the weights are divided by their sum b, that is the output of values
-that are all 1: S has z = Σ exp(C − c) k for one more column, and Ō/b has −(ō_i·o_i)/b_i.
+and log a_t has C̄ and the sum of c̄ from t on. A decay of each feature is the same with Diag(a_t): D is then inside the
+sums over features, Σ_d q_id k_jd exp(c_id − c_jd), and c̄ is not summed over them. Where the weights are divided by
+their sum b, that is the output of values that are all 1: S has z = Σ exp(C − c) k for one more column, and Ō/b has
+−(ō_i·o_i)/b_i.
 
 Three kernels each way: the sums of every chunk, the states between chunks, the chunks themselves. Only the second goes
 from chunk to chunk, for some columns of the state in each program. No two programs write to one address, so there are
-no atomics and the gradients are the same every time. States are kept in float32. Every exponent is a sum of log a between
-two tokens, hence at most 0; it is a difference of two sums, each of which is kept as two float32.
+no atomics and the gradients are the same every time. States are kept in float32. Every exponent is a sum of log a
+between two tokens, hence at most 0: a difference of two sums, each of which is kept as two float32.
 """
 
 from dataclasses import dataclass
@@ -36,11 +38,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.attention.gate import Decay
 from regard.attention.kernels.elementwise import load_block, precision, store_block, tile_count, widths
 
 Q = Float[Tensor, "b h t d"]
 V = Float[Tensor, "b h t e"]
 Gates = Float[Tensor, "b h t"]
+Decays = Float[Tensor, "b h t *d"]
 
 
 @dataclass(frozen=True)
@@ -62,17 +66,23 @@ class StateTiles:
     stages: int = 3
 
     @staticmethod
-    def of(q: Tensor, v: Tensor) -> "StateTiles":
-        """What fits into the registers and the shared memory of one multiprocessor."""
-        wide = max(q.shape[3], v.shape[3]) > 64
-        return StateTiles(chunk=32) if wide or q.dtype == torch.float32 else StateTiles()
+    def of(q: Tensor, v: Tensor, decay: Decay, *, delta: bool) -> "StateTiles":
+        """What fits into the registers and the shared memory of one multiprocessor; a decay of each feature is formed
+        for every pair of tokens and feature of a chunk."""
+        if q.dtype == torch.float32:
+            return StateTiles(chunk=16, gradient_warps=8 if decay == "vector" else 4)
+        if decay == "vector":
+            return StateTiles(chunk=16)
+        if max(q.shape[3], v.shape[3]) > 64:
+            return StateTiles(warps=8)
+        return StateTiles() if delta else StateTiles(chunk=128)
 
 
 def chunked_state(
     q: Q,
     k: Q,
     v: V,
-    log_decay: Gates | None = None,
+    log_decay: Decays | None = None,
     beta: Gates | None = None,
     *,
     normalised: bool = False,
@@ -81,7 +91,7 @@ def chunked_state(
     """The output of every token, with gradients.
 
     Args:
-        log_decay: log a, in float32; None: nothing decays.
+        log_decay: log a, in float32, one for all features of a key or one for each; None: nothing decays.
         beta: of the delta rule, in float32; None: keys and values are added.
         normalised: the weights are divided by their sum; not with the delta rule.
     """
@@ -93,10 +103,10 @@ class ChunkedState(torch.autograd.Function):
     """Keeps its inputs and the state before every chunk; for the delta rule T and N; its output where it divides."""
 
     @staticmethod
-    def forward(ctx, q: Q, k: Q, v: V, log_decay: Gates | None, beta: Gates | None, normalised, tiles) -> V:  # type: ignore[override]
+    def forward(ctx, q: Q, k: Q, v: V, log_decay: Decays | None, beta: Gates | None, normalised, tiles) -> V:  # type: ignore[override]
         launch = Launch.of(q, v, log_decay, beta, tiles, normalised=normalised)
         out, below, before = torch.empty_like(v), launch.new(q.shape[2]) if normalised else None, launch.new_sums()
-        kept = None if log_decay is None else launch.new(launch.chunks)
+        kept = None if log_decay is None else launch.new(launch.chunks, launch.features)
         inverse, erased = (
             (launch.new_squares(side, x) for side, x in launch.squares(q)) if launch.delta else (None, None)
         )
@@ -142,13 +152,18 @@ class Launch:
 
     @staticmethod
     def of(
-        q: Q, v: V, log_decay: Gates | None, beta: Gates | None, tiles: StateTiles | None, *, normalised: bool
+        q: Q, v: V, log_decay: Decays | None, beta: Gates | None, tiles: StateTiles | None, *, normalised: bool
     ) -> "Launch":
-        (b, h, t), tiles, sizes = q.shape[:3], tiles or StateTiles.of(q, v), widths(q.shape[3], v.shape[3])
+        decay: Decay = "none" if log_decay is None else "scalar" if log_decay.dim() == 3 else "vector"
+        (b, h, t), tiles, sizes = (
+            q.shape[:3],
+            tiles or StateTiles.of(q, v, decay, delta=beta is not None),
+            widths(q.shape[3], v.shape[3]),
+        )
         exact = q.dtype == torch.float32
         options = sizes | {
             "CHUNK": tiles.chunk,
-            "DECAY": log_decay is not None,
+            "DECAY": decay,
             "DELTA": beta is not None,
             "NORMALISED": normalised,
             "PRECISION": precision(q) if exact else "tf32",
@@ -156,6 +171,11 @@ class Launch:
         }
         size = sizes["DP"] * (sizes["EP"] + normalised)
         return Launch(tiles, b * h, t, tile_count(t, tiles.chunk), size, q.device, options)
+
+    @property
+    def features(self) -> int:
+        """That decay by themselves."""
+        return self.options["DP"] if self.options["DECAY"] == "vector" else 1
 
     @property
     def delta(self) -> bool:
@@ -185,19 +205,19 @@ class Launch:
 
     def scan(self, sums: Tensor, kept: Tensor | None, erased: Tensor | None, *, reverse: bool) -> None:
         """Each chunk's sum becomes the state before it, or in reverse the gradient of the state after it."""
-        decay, width = {"DECAY": kept is not None, "REVERSE": reverse}, self.options["EP"]
+        sizes = {name: self.options[name] for name in ("DP", "EP", "DECAY")} | {"REVERSE": reverse}
         kernel: Any = running_sums if erased is None else running_states
         if erased is None:
-            options = {"SIZE": self.sum_size, "BLOCK": SCAN_WIDTH, "STEP": SCAN_STEP} | decay
+            options = sizes | {"SIZE": self.sum_size, "BLOCK": SCAN_WIDTH, "STEP": SCAN_STEP, "num_warps": 1}
             kernel[self.heads, tile_count(self.sum_size, SCAN_WIDTH)](sums, kept, self.chunks, **options)
             return
-        columns = min(self.tiles.columns, width)
-        options = {"DP": self.options["DP"], "EP": width, "COLUMNS": columns, "SUMS": self.options["SUMS"]} | decay
+        columns = min(self.tiles.columns, sizes["EP"])
+        options = sizes | {"COLUMNS": columns, "SUMS": self.options["SUMS"]}
         options |= {"num_warps": 4, "num_stages": self.tiles.stages}
-        kernel[self.heads, width // columns](sums, kept, erased, self.chunks, **options)
+        kernel[self.heads, sizes["EP"] // columns](sums, kept, erased, self.chunks, **options)
 
 
-SCAN_WIDTH, SCAN_STEP = 128, 16  # numbers and chunks that a program of `running_sums` reads at once
+SCAN_WIDTH, SCAN_STEP = 128, 8  # numbers and chunks that a program of `running_sums` reads at once
 NUMBERS = ["n", "chunks"]
 
 
@@ -213,30 +233,60 @@ def chunk_tokens(chunks, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def chunk_decays(log_decay, head, t, n, CHUNK: tl.constexpr, DECAY: tl.constexpr):
-    """D with 1 above the diagonal, exp(c), exp(C − c) and C."""
-    if DECAY:
-        logs = tl.load(log_decay + head * n + t, t < n, 0.0).to(tl.float64)
+def chunk_decays(
+    log_decay, head, t, n, D: tl.constexpr, DP: tl.constexpr, CHUNK: tl.constexpr, DECAY: tl.constexpr
+):  # fmt: skip
+    """D with 1 above the diagonal, exp(c) and exp(C − c) of each row, or of each row and feature, and C."""
+    if DECAY == "none":
+        one = tl.full([CHUNK, 1], 1.0, tl.float32)
+        within, from_start, to_end, total = 1.0, one, one, 0.0
+    else:
+        if DECAY == "vector":
+            logs = load_block(log_decay + head * n * D, t, n, D, DP, MASKED=True).to(tl.float64)
+        else:
+            logs = tl.load(log_decay + head * n + t, t < n, 0.0).to(tl.float64)
         c, total = tl.cumsum(logs, 0), tl.sum(logs, 0)
         high = c.to(tl.float32)
         low = (c - high.to(tl.float64)).to(tl.float32)
-        apart = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
+        apart = (tl.expand_dims(high, 1) - high[None]) + (tl.expand_dims(low, 1) - low[None])
         within = tl.exp(tl.minimum(apart, 0.0))
         from_start, to_end, total = tl.exp(high), tl.exp((total - c).to(tl.float32)), total.to(tl.float32)
-    else:
-        within, from_start, to_end, total = (
-            1.0,
-            tl.full([CHUNK], 1.0, tl.float32),
-            tl.full([CHUNK], 1.0, tl.float32),
-            0.0,
-        )
+        if DECAY == "scalar":
+            from_start, to_end = from_start[:, None], to_end[:, None]
     return within, from_start, to_end, total
 
 
 @triton.jit
 def scaled(x, by):
-    """Rows times numbers, in the precision of the rows."""
-    return (x.to(tl.float32) * by[:, None]).to(x.dtype)
+    """x times numbers of its rows, or of rows and features, in its own precision."""
+    return (x.to(tl.float32) * by).to(x.dtype)
+
+
+@triton.jit
+def products(x, y, within, DECAY: tl.constexpr, PRECISION: tl.constexpr):
+    """(X Yᵀ) ∘ D."""
+    if DECAY == "vector":
+        return tl.sum(x.to(tl.float32)[:, None, :] * y.to(tl.float32)[None, :, :] * within, 2)
+    else:  # noqa: RET505
+        return tl.dot(x, tl.trans(y), input_precision=PRECISION) * within
+
+
+@triton.jit
+def of_rows(pulls, y, within, total, DECAY: tl.constexpr, PRECISION: tl.constexpr):
+    """total + (P ∘ D) Y: what products with y give to their rows."""
+    if DECAY == "vector":
+        return total + tl.sum(pulls[:, :, None] * y.to(tl.float32)[None, :, :] * within, 1)
+    else:  # noqa: RET505
+        return tl.dot((pulls * within).to(y.dtype), y, total, input_precision=PRECISION)
+
+
+@triton.jit
+def of_columns(pulls, x, within, total, DECAY: tl.constexpr, PRECISION: tl.constexpr):
+    """total + (P ∘ D)ᵀ X."""
+    if DECAY == "vector":
+        return total + tl.sum(pulls[:, :, None] * x.to(tl.float32)[:, None, :] * within, 0)
+    else:  # noqa: RET505
+        return tl.dot(tl.trans((pulls * within).to(x.dtype)), x, total, input_precision=PRECISION)
 
 
 @triton.jit
@@ -251,6 +301,15 @@ def times_sums(x, sums, SUMS: tl.constexpr):
     else:
         product = tl.dot(x.to(tl.float32), sums, input_precision=SUMS)
     return product
+
+
+@triton.jit
+def read(x, by, sums, DECAY: tl.constexpr, SUMS: tl.constexpr):
+    """(by X) S; numbers of rows multiply the product, which is not rounded."""
+    if DECAY == "vector":
+        return times_sums(scaled(x, by), sums, SUMS)
+    else:  # noqa: RET505
+        return times_sums(x, sums, SUMS) * by
 
 
 @triton.jit
@@ -287,8 +346,7 @@ def unit_lower_inverse(lower, SIDE: tl.constexpr, PRECISION: tl.constexpr):
     inverse = tl.where(i == j, 1.0, 0.0) - tl.where(below, lower, 0.0)
     for level in tl.static_range(1, 8):  # type: ignore[misc]
         if 2**level < SIDE:
-            size: tl.constexpr = 2**level  # type: ignore[assignment]
-            below = (i // (2 * size) == j // (2 * size)) & (i // size > j // size)
+            below = (i // 2 ** (level + 1) == j // 2 ** (level + 1)) & (i // 2**level > j // 2**level)
             step = tl.dot(tl.where(below, lower, 0.0), inverse, input_precision=PRECISION)
             inverse -= tl.dot(inverse, step, input_precision=PRECISION)
     return inverse
@@ -305,7 +363,7 @@ def load_upstream(out, grad, below, head, t, n, E: tl.constexpr, EP: tl.constexp
         share = 1.0 / tl.where(total == 0.0, 1.0, total)
     else:
         last, share = tl.zeros(t.shape, tl.float32), tl.full(t.shape, 1.0, tl.float32)
-    return upstream, last, share
+    return upstream, last[:, None], share[:, None]
 
 
 # --- sums of chunks ---
@@ -321,14 +379,16 @@ def chunk_key_sums(
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
     keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
     values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
-    within, from_start, to_end, total = chunk_decays(log_decay, head, t, n, CHUNK, DECAY)  # type: ignore[misc]
-    late = scaled(keys, to_end) if DECAY else keys
-    if DECAY:
+    within, from_start, to_end, total = chunk_decays(log_decay, head, t, n, D, DP, CHUNK, DECAY)  # type: ignore[misc]
+    late = keys if DECAY == "none" else scaled(keys, to_end)
+    if DECAY == "vector":
+        tl.store(kept + program * DP + tl.arange(0, DP), total)
+    elif DECAY == "scalar":
         tl.store(kept + program, total)
     if DELTA:
-        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)
-        products = tl.dot(keys, tl.trans(keys), input_precision=PRECISION) * within * strength[:, None]
-        solved = unit_lower_inverse(tl.where(t[:, None] > t[None, :], products, 0.0), CHUNK, PRECISION)
+        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)[:, None]
+        overlaps = products(keys, keys, within, DECAY, PRECISION) * strength
+        solved = unit_lower_inverse(tl.where(t[:, None] > t[None, :], overlaps, 0.0), CHUNK, PRECISION)
         solved = solved.to(keys.dtype)
         tl.store(square(inverse, program, CHUNK), solved)
         values = tl.dot(solved, scaled(values, strength), input_precision=PRECISION).to(keys.dtype)
@@ -349,19 +409,19 @@ def chunk_query_sums(
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
     upstream, last, share = load_upstream(out, grad, below, head, t, n, E, EP, NORMALISED)  # type: ignore[misc]
     queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
-    within, from_start, _, _ = chunk_decays(log_decay, head, t, n, CHUNK, DECAY)  # type: ignore[misc]
-    early = queries.to(tl.float32) * (from_start * share)[:, None]
+    within, from_start, _, _ = chunk_decays(log_decay, head, t, n, D, DP, CHUNK, DECAY)  # type: ignore[misc]
+    early = queries.to(tl.float32) * from_start * share
     matrix = tl.dot(tl.trans(early.to(queries.dtype)), upstream, input_precision=PRECISION)
     if DELTA:
         keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
-        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)
-        scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * within
+        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)[:, None]
+        scores = products(queries, keys, within, DECAY, PRECISION)
         scores = tl.where(t[:, None] >= t[None, :], scores, 0.0).to(upstream.dtype)
         of_stored = tl.dot(tl.trans(scores), upstream, input_precision=PRECISION).to(upstream.dtype)
         solved = tl.load(square(inverse, program, CHUNK))
         of_stored = tl.dot(tl.trans(solved), of_stored, input_precision=PRECISION).to(upstream.dtype)
         matrix -= tl.dot(tl.trans(scaled(keys, strength * from_start)), of_stored, input_precision=PRECISION)
-    store_sums(sums, program, matrix, tl.sum(early * last[:, None], 0), DP, EP, NORMALISED)
+    store_sums(sums, program, matrix, tl.sum(early * last, 0), DP, EP, NORMALISED)
 
 
 # --- from chunk to chunk ---
@@ -369,33 +429,31 @@ def chunk_query_sums(
 
 @triton.jit(do_not_specialize=["chunks"])
 def running_sums(
-    sums, kept, chunks, SIZE: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, DECAY: tl.constexpr,
-    REVERSE: tl.constexpr,
+    sums, kept, chunks, SIZE: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr,
+    STEP: tl.constexpr, DECAY: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
-    """S' = exp(C) S + the chunk's sum, some chunks at a time as one product."""
+    """S' = exp(C) S + the chunk's sum; some chunks are read at once, and every thread has all of them."""
     at, row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, STEP)
-    head = tl.program_id(0).to(tl.int64)
-    first = sums + head * chunks * SIZE + at[None, :]
+    head = tl.program_id(0).to(tl.int64) * chunks
+    feature = tl.where(at < DP * EP, at // EP, at - DP * EP)
     state = tl.zeros([BLOCK], tl.float32)
-    earlier = row[:, None] > row[None, :]
     for begin in range(0, chunks, STEP):
         step = begin + row
-        chunk = chunks - 1 - step if REVERSE else step
+        chunk = (head + (chunks - 1 - step if REVERSE else step))[:, None]
         inside = (step < chunks)[:, None] & (at < SIZE)[None, :]
-        spot = first + chunk[:, None].to(tl.int64) * SIZE
-        here = tl.load(spot, inside, 0.0)
-        if DECAY:
-            logs = tl.load(kept + head * chunks + chunk, step < chunks, 0.0).to(tl.float64)
-            through, total = tl.cumsum(logs, 0), tl.sum(logs, 0)
-            apart = (through - logs)[:, None] - through[None, :]
-            weights = tl.where(earlier, tl.exp(tl.minimum(apart.to(tl.float32), 0.0)), 0.0)
-            from_start, to_end = tl.exp((through - logs).to(tl.float32)), tl.exp((total - through).to(tl.float32))
-            before = tl.dot(weights, here, input_precision="tf32x3") + from_start[:, None] * state[None, :]
-            state = tl.exp(total.to(tl.float32)) * state + tl.sum(to_end[:, None] * here, 0)
-        else:
-            before = tl.cumsum(here, 0) - here + state[None, :]
-            state += tl.sum(here, 0)
-        tl.store(spot, before, inside)
+        here = tl.load(sums + chunk * SIZE + at[None, :], inside, 0.0)
+        if DECAY == "vector":
+            decays = tl.exp(tl.load(kept + chunk * DP + feature[None, :], inside, 0.0))
+        elif DECAY == "scalar":
+            decays = tl.exp(tl.load(kept + chunk, (step < chunks)[:, None], 0.0))
+        before = tl.zeros_like(here)
+        for now in tl.static_range(STEP):
+            this = (row == now)[:, None]
+            before = tl.where(this, state[None, :], before)
+            if DECAY != "none":
+                state *= tl.sum(tl.where(this, decays, 0.0), 0)
+            state += tl.sum(tl.where(this, here, 0.0), 0)
+        tl.store(sums + chunk * SIZE + at[None, :], before, inside)
 
 
 @triton.jit(do_not_specialize=["chunks"])
@@ -414,7 +472,9 @@ def running_states(
         lost = tl.load(square(erased, program, DP))
         tl.store(spot + program * (DP * EP), state)
         change = here - erase(tl.trans(lost) if REVERSE else lost, state, SUMS)
-        if DECAY:
+        if DECAY == "vector":
+            state *= tl.exp(tl.load(kept + program * DP + d))[:, None]
+        elif DECAY == "scalar":
             state *= tl.exp(tl.load(kept + program))
         state += change
 
@@ -435,10 +495,12 @@ def erase(lost, state, SUMS: tl.constexpr):
 
 
 @triton.jit
-def stored_values(keys, values, state, solved, strength, from_start, PRECISION: tl.constexpr, SUMS: tl.constexpr):
+def stored_values(
+    keys, values, state, solved, strength, from_start, DECAY: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr
+):  # fmt: skip
     """U = T β (V − exp(c) K S), and V − exp(c) K S itself."""
-    new = values.to(tl.float32) - times_sums(keys, state, SUMS) * from_start[:, None]
-    return tl.dot(solved, (new * strength[:, None]).to(values.dtype), input_precision=PRECISION).to(values.dtype), new
+    new = values.to(tl.float32) - read(keys, from_start, state, DECAY, SUMS)
+    return tl.dot(solved, (new * strength).to(values.dtype), input_precision=PRECISION).to(values.dtype), new
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -451,19 +513,20 @@ def chunk_outputs(
     queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
     keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
     values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
-    within, from_start, _, _ = chunk_decays(log_decay, head, t, n, CHUNK, DECAY)  # type: ignore[misc]
+    within, from_start, _, _ = chunk_decays(log_decay, head, t, n, D, DP, CHUNK, DECAY)  # type: ignore[misc]
     matrix, vector = load_sums(before, program, DP, EP, NORMALISED)  # type: ignore[misc]
     if DELTA:
-        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)
+        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)[:, None]
         solved = tl.load(square(inverse, program, CHUNK))
-        values, _ = stored_values(keys, values, matrix, solved, strength, from_start, PRECISION, SUMS)  # type: ignore[misc]
-    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * within
+        values, _ = stored_values(keys, values, matrix, solved, strength, from_start, DECAY, PRECISION, SUMS)  # type: ignore[misc]
+    scores = products(queries, keys, within, DECAY, PRECISION)
     scores = tl.where(t[:, None] >= t[None, :], scores, 0.0).to(values.dtype)
-    above = times_sums(queries, matrix, SUMS) * from_start[:, None]
+    above = read(queries, from_start, matrix, DECAY, SUMS)
     above = tl.dot(scores, values, above, input_precision=PRECISION)
     if NORMALISED:
         # of the scores as they are used: rounded in one place and not in the other, even a single key would not weigh 1
-        total = tl.sum(scores.to(tl.float32), 1) + tl.sum(queries.to(tl.float32) * vector[None, :], 1) * from_start
+        total = tl.sum(scores.to(tl.float32), 1)
+        total += tl.sum(queries.to(tl.float32) * from_start * vector[None, :], 1)
         above = above / tl.where(total == 0.0, 1.0, total)[:, None]
         tl.store(below + head * n + t, total, t < n)
     store_block(out + head * n * E, t, n, above, E, EP)
@@ -480,52 +543,55 @@ def chunk_gradients(
     keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
     values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
     upstream, last, share = load_upstream(out, grad, below, head, t, n, E, EP, NORMALISED)  # type: ignore[misc]
-    within, from_start, to_end, total = chunk_decays(log_decay, head, t, n, CHUNK, DECAY)  # type: ignore[misc]
+    within, from_start, to_end, total = chunk_decays(log_decay, head, t, n, D, DP, CHUNK, DECAY)  # type: ignore[misc]
     matrix, vector = load_sums(before, program, DP, EP, NORMALISED)  # type: ignore[misc]
     later, later_vector = load_sums(after, program, DP, EP, NORMALISED)  # type: ignore[misc]
     seen, earlier = t[:, None] >= t[None, :], t[:, None] > t[None, :]
 
-    scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * within * share[:, None]
+    scores = products(queries, keys, within, DECAY, PRECISION) * share
     scores = tl.where(seen, scores, 0.0).to(upstream.dtype)
-    by_v = times_sums(keys, later, SUMS) * to_end[:, None]
+    by_v = read(keys, to_end, later, DECAY, SUMS)
     by_v = tl.dot(tl.trans(scores), upstream, by_v, input_precision=PRECISION)
     if DELTA:
-        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)
+        strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)[:, None]
         solved = tl.load(square(inverse, program, CHUNK))
-        values, new = stored_values(keys, values, matrix, solved, strength, from_start, PRECISION, SUMS)  # type: ignore[misc]
+        values, new = stored_values(keys, values, matrix, solved, strength, from_start, DECAY, PRECISION, SUMS)  # type: ignore[misc]
         of_new = tl.dot(tl.trans(solved), by_v.to(values.dtype), input_precision=PRECISION)
-        by_v = of_new * strength[:, None]
+        by_v = of_new * strength
     store_block(dv + head * n * E, t, n, by_v, E, EP)
 
-    pulls = tl.dot(upstream, tl.trans(values), input_precision=PRECISION)
-    pulls = (pulls + last[:, None]) * within * share[:, None]
-    pulls = tl.where(seen, pulls, 0.0).to(keys.dtype)
-    by_q = times_sums(upstream, tl.trans(matrix), SUMS) + last[:, None] * vector[None, :]
-    by_q = tl.dot(pulls, keys, by_q * (from_start * share)[:, None], input_precision=PRECISION)
+    pulls = (tl.dot(upstream, tl.trans(values), input_precision=PRECISION) + last) * share
+    pulls = tl.where(seen, pulls, 0.0)
+    by_q = (times_sums(upstream, tl.trans(matrix), SUMS) + last * vector[None, :]) * from_start * share
+    by_q = of_rows(pulls, keys, within, by_q, DECAY, PRECISION)
     store_block(dq + head * n * D, t, n, by_q, D, DP)
 
-    kept = (times_sums(values, tl.trans(later), SUMS) + later_vector[None, :]) * to_end[:, None]
-    by_k = tl.dot(tl.trans(pulls), queries, kept, input_precision=PRECISION)
-    if DECAY:
-        of_c = tl.sum(queries.to(tl.float32) * by_q, 1)
-        of_total = tl.sum(tl.sum(kept * keys.to(tl.float32), 1), 0)
-        of_total += tl.exp(total) * (tl.sum(tl.sum(matrix * later, 1), 0) + tl.sum(vector * later_vector, 0))
+    by_k = (times_sums(values, tl.trans(later), SUMS) + later_vector[None, :]) * to_end
+    if DECAY != "none":
+        of_c = queries.to(tl.float32) * by_q
+        of_total = tl.sum(by_k * keys.to(tl.float32), 0)
+        lasting = tl.sum(matrix * later, 1) + vector * later_vector
+        of_total += tl.exp(total) * lasting
+    by_k = of_columns(pulls, queries, within, by_k, DECAY, PRECISION)
     if DELTA:
-        reads = tl.dot(of_new.to(values.dtype), tl.trans(values), input_precision=PRECISION) * within
-        reads = tl.where(earlier, -reads, 0.0)
-        products = tl.dot(keys, tl.trans(keys), input_precision=PRECISION)
-        of_strength = tl.sum(of_new * new, 1) + tl.sum(reads * products, 1)
+        pulls = -tl.dot(of_new.to(values.dtype), tl.trans(values), input_precision=PRECISION)
+        pulls = tl.where(earlier, pulls, 0.0)
+        overlaps = products(keys, keys, within, DECAY, PRECISION)
+        of_strength = tl.sum(of_new * new, 1) + tl.sum(pulls * overlaps, 1)
         tl.store(d_beta + head * n + t, of_strength.to(d_beta.dtype.element_ty), t < n)
-        reads = (reads * strength[:, None]).to(keys.dtype)
-        by_k = tl.dot(tl.trans(reads), keys, by_k, input_precision=PRECISION)
-        by_reader = times_sums(by_v.to(values.dtype), tl.trans(matrix), SUMS) * -from_start[:, None]
-        by_reader = tl.dot(reads, keys, by_reader, input_precision=PRECISION)
-        if DECAY:
-            of_c += tl.sum(keys.to(tl.float32) * by_reader, 1)
-    if DECAY:
-        of_c -= tl.sum(keys.to(tl.float32) * by_k, 1)
-        of_log = tl.cumsum(of_c, 0, reverse=True) + of_total
-        tl.store(d_decay + head * n + t, of_log.to(d_decay.dtype.element_ty), t < n)
+        by_k = of_columns(pulls * strength, keys, within, by_k, DECAY, PRECISION)
+        by_reader = times_sums(by_v.to(values.dtype), tl.trans(matrix), SUMS) * -from_start
+        by_reader = of_rows(pulls * strength, keys, within, by_reader, DECAY, PRECISION)
+        if DECAY != "none":
+            of_c += keys.to(tl.float32) * by_reader
+    if DECAY != "none":
+        of_c -= keys.to(tl.float32) * by_k
+        if DECAY == "vector":
+            of_log = tl.cumsum(of_c, 0, reverse=True) + of_total[None, :]
+            store_block(d_decay + head * n * D, t, n, of_log, D, DP)
+        else:
+            of_log = tl.cumsum(tl.sum(of_c, 1), 0, reverse=True) + tl.sum(of_total, 0)
+            tl.store(d_decay + head * n + t, of_log.to(d_decay.dtype.element_ty), t < n)
     if DELTA:
         by_k += by_reader
     store_block(dk + head * n * D, t, n, by_k, D, DP)

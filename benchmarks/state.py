@@ -1,0 +1,218 @@
+"""States of fixed size on a GPU: our kernels, the same in chunks of plain torch, dense attention, and fla-core.
+
+    python benchmarks/state.py               8,192 and 32,768 tokens, forwards and backwards; decoding to 131,072
+    python benchmarks/state.py --sweep       first how the kernels cut their work, to choose from
+
+12 heads of 64, bfloat16, batch 1. Milliseconds are medians by the GPU's own clock, of calls that follow one another and
+of the same work captured in a CUDA graph, which does not wait for the processor; MiB are peak memory beyond the inputs.
+Dense is torch's fused causal softmax attention, which gives something else: a yardstick, not a peer. fla-core, where it
+can be imported, computes causal linear attention too (`chunk_linear_attn`, normalised). `off` is the largest of the
+relative errors, in norm, of the output and of every gradient, against plain torch in float64 at 2,048 tokens; `eager`
+the same of the definition in bfloat16.
+
+Decoding: one token of a layer of width 768 after so many others, with a state and with a cache of keys and values; `ms`
+with the processor's launches, `cuda_graph_ms` without.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, scaled_dot_product_attention
+
+from machine import write
+from regard.attention import (
+    Causal,
+    Cosine,
+    Delta,
+    Dot,
+    Feature,
+    GatedDelta,
+    MultiHeadAttention,
+    NoGate,
+    Recipe,
+    Retention,
+    ScalarDecay,
+    Unnormalised,
+    attend,
+)
+from regard.attention.backends import state
+from regard.attention.backends.linear import causal, key_value_state, map_keys, triton_objections
+from regard.attention.kernels.state import StateTiles, chunked_state
+from regard.attention.kv_cache import KVCache
+from regard.attention.normaliser import Proportional
+from timing import cuda_graph_milliseconds, mib, milliseconds
+
+HEADS, WIDTH, CHECKED = 12, 64, 2048
+LENGTHS = 8192, 32768
+CONTEXTS = 1024, 8192, 32768, 131072
+PLAIN: dict[str, Any] = {"score": Dot(), "pattern": Causal(), "normaliser": Unnormalised()}
+RECIPES = {
+    "causal linear": Recipe(score=Feature(), normaliser=Proportional(), pattern=Causal()),
+    "retention": Recipe(**PLAIN, gate=Retention()),
+    "scalar decay": Recipe(**PLAIN, gate=ScalarDecay()),
+    "delta rule": Recipe(**PLAIN, gate=Delta()),
+    "gated delta rule": Recipe(**PLAIN, gate=GatedDelta()),
+}
+Run = Callable[..., Tensor]  # of q, k, v and what the gate wants
+
+
+# --- the implementations ---
+
+
+def bind(recipe: Recipe, gates: tuple[Tensor, ...]) -> Recipe:
+    named: dict[str, Any] = dict(zip(recipe.gate.values, gates, strict=True))
+    return recipe.with_gate(**named) if named else recipe
+
+
+def kernels(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> Tensor:
+    backend = "linear" if isinstance(recipe.gate, NoGate) else "state"
+    return attend(q, k, v, bind(recipe, gates), backend=backend)
+
+
+def chunks(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> Tensor:
+    if isinstance(recipe.gate, NoGate):
+        nothing = key_value_state(map_keys(recipe, k[:, :, :0]), v[:, :, :0].float())
+        return causal(recipe, q, k, v, nothing)[0]
+    bound = bind(recipe, gates)
+    at = torch.arange(q.shape[2], device=q.device)
+    return state.run(bound, state.GatedInputs.of(bound, q, k, v, at), None)[0].to(q.dtype)
+
+
+def definition(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> Tensor:
+    return attend(q, k, v, bind(recipe, gates), backend="reference")
+
+
+def dense(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> Tensor:
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def flash_linear_attention(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> Tensor:
+    chunk_linear_attn = import_module("fla.ops.linear_attn").chunk_linear_attn
+    score = recipe.score
+    assert isinstance(score, Feature)
+    tokens_first = (x.transpose(1, 2) for x in (score.fold_q(q), score.fold_k(k), v))
+    return chunk_linear_attn(*tokens_first, scale=1.0, normalize=True)[0].transpose(1, 2)
+
+
+def implementations(recipe: Recipe) -> dict[str, Run]:
+    found: dict[str, Run] = {"regard, kernels": kernels, "regard, plain torch": chunks}
+    if not isinstance(recipe.gate, NoGate):
+        return found
+    if not find_spec("fla"):
+        print("fla-core is not installed, and is left out")
+        return found | {"dense, fused softmax": dense}
+    return found | {"dense, fused softmax": dense, "fla-core": flash_linear_attention}
+
+
+# --- measuring ---
+
+
+def inputs(recipe: Recipe, tokens: int, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    """Keys of length 1 for the delta rule; decays as Mamba-2's at first, and β from 0 to 1, in float32."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, HEADS, tokens, WIDTH, device="cuda") for _ in range(3))
+    k = normalize(k, dim=-1) if recipe.gate.delta else k
+    made = {"log_decay": -0.1 * torch.rand(1, HEADS, tokens, device="cuda")} | {"beta": torch.rand_like(q[..., 0])}
+    gates = [made[name] if dtype == torch.bfloat16 else made[name].to(dtype) for name in recipe.gate.values]
+    return [x.requires_grad_() for x in (*(x.bfloat16().to(dtype) for x in (q, k, v)), *gates)]
+
+
+def forwards_and_backwards(run: Run, given: list[Tensor]) -> tuple[Tensor, ...]:
+    out = run(*given)
+    return out.detach(), *torch.autograd.grad(out, given, torch.ones_like(out))
+
+
+def difference(recipe: Recipe, run: Run) -> float:
+    exact = forwards_and_backwards(partial(chunks, recipe), inputs(recipe, CHECKED, torch.double))
+    found = forwards_and_backwards(partial(run, recipe), inputs(recipe, CHECKED))
+    return max(float((x - y.double()).norm() / x.norm()) for x, y in zip(exact, found, strict=True))
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    for kind, recipe in RECIPES.items():
+        for name, run in implementations(recipe).items():
+            off = None if run is dense else difference(recipe, run)
+            for tokens in LENGTHS:
+                once = partial(forwards_and_backwards, partial(run, recipe), inputs(recipe, tokens))
+                row = {"kind": kind, "implementation": name, "tokens": tokens, "ms": milliseconds(once)}
+                if run is not chunks:  # thousands of launches
+                    row["cuda_graph_ms"] = cuda_graph_milliseconds(once)
+                row |= {"mib": mib(once), "off": off}
+                if run is kernels:
+                    row["eager"] = difference(recipe, definition)
+                print(row, flush=True)
+                yield row
+
+
+def decoding_rows() -> Iterator[dict[str, Any]]:
+    """One more token, after so many."""
+    delta = Recipe(score=Cosine(temperature=1.0), pattern=Causal(), normaliser=Unnormalised(), gate=GatedDelta())
+    recipes = {
+        "KV cache": Recipe(pattern=Causal()),
+        "causal linear": RECIPES["causal linear"],
+        "gated delta rule": delta,
+    }
+    for name, recipe in recipes.items():
+        layer = MultiHeadAttention(HEADS * WIDTH, heads=HEADS, recipe=recipe).to("cuda", torch.bfloat16).eval()
+        x = torch.randn(1, max(CONTEXTS), HEADS * WIDTH, device="cuda", dtype=torch.bfloat16)
+        cache: KVCache | None = None
+        with torch.inference_mode():
+            for piece in x.split(min(CONTEXTS), 1):
+                _, cache = layer.extend(piece, cache)
+                if cache.length in CONTEXTS:
+                    once = partial(layer.extend, x[:, :1], cache)
+                    row = {"layer": name, "context": cache.length, "ms": milliseconds(once)}
+                    row |= {"cuda_graph_ms": cuda_graph_milliseconds(once), "cache_mib": cache_mib(cache)}
+                    print(row, flush=True)
+                    yield row
+
+
+def cache_mib(cache: KVCache) -> float:
+    held = cache.past if isinstance(cache.past, tuple) else vars(cache.past).values()
+    return sum(x.nbytes for x in held if x is not None) / 2**20
+
+
+def sweep() -> None:
+    """The time of each way to cut the work, captured in a CUDA graph."""
+    for kind in ("causal linear", "scalar decay", "gated delta rule"):
+        recipe = RECIPES[kind]
+        q, k, v, *gates = inputs(recipe, LENGTHS[0])
+        for chunk, warps, gradient_warps, columns in product((64, 128), (4, 8), (4, 8), (16, 32)):
+            if columns == 16 or recipe.gate.delta:
+                tiles = StateTiles(chunk, warps, gradient_warps, columns)
+                normalised = recipe.normaliser == Proportional()
+                run = partial(chunked_state, normalised=normalised, tiles=tiles)
+                once = partial(forwards_and_backwards, run, [q, k, v, *gates])
+                print(kind, tiles, cuda_graph_milliseconds(once), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sweep", action="store_true")
+    args = parser.parse_args()
+    q, _, v = inputs(RECIPES["causal linear"], 16)
+    if why := triton_objections(q, v):
+        raise SystemExit("; ".join(why))
+    if args.sweep:
+        sweep()
+    found = list(rows())
+    best = {
+        (row["kind"], row["implementation"], row["tokens"]): row["cuda_graph_ms"]
+        for row in found
+        if "cuda_graph_ms" in row
+    }
+    for tokens, kind in product(LENGTHS, RECIPES):
+        ratio = best["causal linear", "dense, fused softmax", tokens] / best[kind, "regard, kernels", tokens]
+        print(f"{kind}, {tokens:,} tokens: {ratio:.2f} times the speed of dense attention")
+    print(write("state", "python benchmarks/state.py", found, decoding=list(decoding_rows())))
+
+
+if __name__ == "__main__":
+    main()
