@@ -19,7 +19,7 @@ from regard.cli.evaluate import evaluate
 from regard.cli.interop import export, import_command, publish
 from regard.cli.runs import compare, runs
 from regard.cli.train import train
-from regard.cli.visualize import draw, explain, gallery, look, serve
+from regard.cli.visualize import api, draw, explain, gallery, look, serve
 from regard.tasks.registry import TASKS, get_commands, get_task
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def add_task_commands() -> None:
 for command in (demo, train):
     app.command()(command)
 add_task_commands()
-for command in (evaluate, runs, compare, look, serve, export, publish, settings):
+for command in (evaluate, runs, compare, look, serve, api, export, publish, settings):
     app.command()(command)
 app.command("import")(import_command)
 app.add_typer(data, name="data")

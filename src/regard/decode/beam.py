@@ -250,7 +250,7 @@ def advance_beams(
     beams: BeamState,
     decoder: BeamDecoder,
     hidden: Float[Tensor, "n model"],
-    step: Int[Tensor, " 1"],
+    step: Int[Tensor, " _"],
     *,
     forcing: bool,
     live: Int[Tensor, " n"] | None = None,
@@ -259,12 +259,12 @@ def advance_beams(
 
     Args:
         hidden: the states of the beams, or of the live ones.
-        step: how many tokens the beams have.
+        step: how many tokens the beams have; one number for all sentences, or one for each.
         forcing: whether some token may be forced at this step.
         live: the flat indices of the beams that the states belong to; None for all beams.
     """
     b, k = beams.tokens.shape
-    must = repeat(beams.forced.index_select(0, step), "1 b -> (b k) 1", k=k) if forcing else None
+    must = repeat(beams.forced[step, rows_of(beams)], "b -> (b k) 1", k=k) if forcing else None
     must = must if must is None or live is None else must[live]
     banned = beams.banned
     if beams.min_length:
@@ -289,7 +289,7 @@ def select_candidates(
     beams: BeamState,
     values: Float[Tensor, "b k c"],
     tokens: Int[Tensor, "b k c"],
-    step: Int[Tensor, " 1"],
+    step: Int[Tensor, " _"],
     covered: Float[Tensor, "b k"] | None = None,
 ) -> None:
     """The best of all beams' candidates; those that end are recorded as finished, the others go on, with `refill` those
@@ -303,12 +303,12 @@ def select_candidates(
     picked, totals = by_token.gather(1, order)[:, :kept], totals[:, :kept]
     there = totals > -torch.inf
     token, value = tokens.gather(1, picked).where(there, -1), values.gather(1, picked)
-    parent, ends = picked // c, token == beams.eos
-    scores = totals / beams.penalties.index_select(0, step)
+    parent, ends, rows = picked // c, token == beams.eos, rows_of(beams)
+    scores = totals / beams.penalties.index_select(0, step)[:, None]
     if covered is not None:
         scores = scores + covered.double().gather(1, parent).where(ends, 0.0)
     for part, now in zip(field_values(history), (token, parent, value, scores), strict=True):
-        part.index_copy_(0, step, now.to(part.dtype)[None])
+        part.index_put_((step, rows), now.to(part.dtype))
 
     scores = scores.masked_fill(~ends, -torch.inf)[:, :k]
     beams.best_finished.copy_(torch.cat((beams.best_finished, scores), 1).topk(beams.best_finished.shape[1], -1).values)
@@ -326,6 +326,10 @@ def select_candidates(
     beams.parents.copy_(parent.gather(1, front).masked_fill(~goes, 0))
     over = (beams.totals[:, 0] == -torch.inf) | (step + 1 == beams.max_lengths)
     beams.finished_step.copy_(torch.where(over & (beams.finished_step < 0), step, beams.finished_step))
+
+
+def rows_of(beams: BeamState) -> Int[Tensor, " b"]:
+    return torch.arange(len(beams.tokens), device=beams.tokens.device)
 
 
 def backtrack(

@@ -213,7 +213,7 @@ def capture_step(model: Transformer, shape: GraphShape, capture: GraphCapture | 
     status = torch.zeros(3, dtype=torch.long, device=bias.device)
 
     def work() -> Tensor:
-        at = decoder.cache.at.clone()
+        at = decoder.cache.at[:, 0].clone()
         states = decoder.step(beams.tokens, beams.parents)
         advance_beams(beams, decoder, states, at, forcing=shape.forcing)
         used = decoder.cache.seen.any(1).sum(-1).max()

@@ -41,14 +41,14 @@ class BeamKVCache:
         source_mask: 0 at source tokens, -∞ at padding.
         past: for every decoder layer the keys and values of the target tokens, c slots for each sentence.
         seen: the slots that each beam sees.
-        at: how many tokens the beams have.
+        at: how many tokens the beams have; one number for all sentences, or one for each.
     """
 
     sources: tuple[KeysValues, ...]
     source_mask: Float[Tensor, "b 1 1 s"]
     past: tuple[Slots, ...]
     seen: Bool[Tensor, "b k c"]
-    at: Int[Tensor, " 1"]
+    at: Int[Tensor, "_ 1"]
 
     @property
     def slots(self) -> int:
@@ -74,7 +74,7 @@ class BeamSlots(LayerCache):
     slots: Slots
     rows: Int[Tensor, "..."]
     mask: FloatMask
-    positions: Int[Tensor, " k"]
+    positions: Int[Tensor, "b k"]
 
     @property
     def first(self):
@@ -149,7 +149,7 @@ class TransformerBeams:
         size = len(ids), layers[0].attention.groups, slots, encoded[0][0].shape[3]
         past = tuple((bias.new_zeros(size), bias.new_zeros(size)) for _ in layers)
         seen = torch.zeros(len(ids), beams, slots, dtype=torch.bool, device=bias.device)
-        at = torch.zeros(1, dtype=torch.long, device=bias.device)
+        at = torch.zeros(1, 1, dtype=torch.long, device=bias.device)
         positions = model.target_positions.table(steps, model.embeddings.table("target").weight).to(bias.dtype)
         rotates = any(layer.cross.recipe.query_key_positions for layer in layers)
         cache = BeamKVCache(encoded, mask, past, seen, at)
@@ -175,11 +175,11 @@ class TransformerBeams:
         slots, mask = follow_parents(cache, parents)
         self.used = cache.slots if mask.is_cuda else int(cache.seen.flatten(0, 1).any(0).nonzero()[-1]) + 1
         mask = FloatMask(mask[:, None, :, : self.used])
-        rows, at = slots if slots.is_cuda else slot_rows(slots, cache.past[0][0]), cache.at.expand(k)
+        rows, at = slots if slots.is_cuda else slot_rows(slots, cache.past[0][0]), cache.at.expand(b, k)
         own = Context(tokens=None if live is None else UnpaddedTokens.of(live, b, k), captured=tokens.is_cuda)
-        across = replace(own, pattern=FloatMask(cache.source_mask), positions=at[None] if self.rotates_across else None)
+        across = replace(own, pattern=FloatMask(cache.source_mask), positions=at if self.rotates_across else None)
         model, cells = self.model, [BeamSlots(past, rows, mask, at) for past in cache.past]
-        x = model.embeddings.embed_target(own.unpad(tokens)) + self.embedding_positions.index_select(0, cache.at)
+        x = model.embeddings.embed_target(own.unpad(tokens)) + self.embedding_positions[own.unpad(at)]
         x = transformer_layers.decode_layers(model.decoder, model.decoder_norm, x, cache.sources, own, across, cells)
         cache.at.add_(1)
         return model.embeddings.scale_output(x).flatten(0, 1)

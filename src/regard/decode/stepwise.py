@@ -313,10 +313,12 @@ CONTEXT_TOKENS = 8  # that decide how the text of the next one begins
 
 @dataclass(frozen=True)
 class GeneratedToken:
-    """A token, and the model's own log-probability of it, before temperature and truncation."""
+    """A token, and the model's own log-probability of it, before temperature and truncation; `alternatives` are the
+    most probable tokens instead of it."""
 
     id: int
     log_probability: float
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 def generate(
@@ -327,10 +329,12 @@ def generate(
     tokens: int,
     constraints: Constraints = Constraints(),
     context: int | None = None,
+    top: int = 0,
 ) -> Iterator[GeneratedToken]:
     """Up to `tokens` tokens after the prompt (after BOS without one), fewer if the constraints allow none.
 
-    EOS does not end the text: for a model of words it is the end of a line.
+    EOS does not end the text: for a model of words it is the end of a line. With each token come the
+    `top` most probable ones.
     """
     if tokens < 1 or (context is not None and context < 2):
         raise ValueError(
@@ -342,10 +346,12 @@ def generate(
     for _ in range(tokens):
         with inference_mode(model):  # not around the yield: the caller may need gradients
             x, state = model.decode_hidden(torch.tensor([unread], device=model.embedding.weight.device), state)
-            [(token, value)] = search.choose_allowed(model.logits(x[:, -1:])[:, 0], [row], constraints)
+            logits = model.logits(x[:, -1:])[:, 0]
+            [(token, value)] = search.choose_allowed(logits, [row], constraints)
+            best, ids = stable_topk(log_probabilities(logits), top) if top else (logits[:, :0], logits[:, :0])
         if value == -torch.inf or token in constraints.stop:
             return
-        yield GeneratedToken(token, value)
+        yield GeneratedToken(token, value, tuple(zip(ids[0].tolist(), best[0].tolist(), strict=True)))
         row, seen = row.extend(token, value), seen + len(unread)
         recent.append(token)
         unread = [token]

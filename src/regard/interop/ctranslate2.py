@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from regard.attention import MultiHeadAttention, Rotary, ScaledDot
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
+from regard.decode.beam import Beam
 from regard.decode.quantize import objections as prepare_objections
 from regard.decode.quantize import prepare
+from regard.decode.search import Hypothesis
 from regard.interop.export_format import (
     INNER_PRODUCTS,
     ExportFormat,
@@ -246,6 +248,15 @@ class CTranslate2Translation(Engine):
                 for names, value in zip(one.hypotheses, one.scores, strict=True)
             ]
             for one in found
+        ]
+
+    def search_beam(self, beam: Beam, sources: Sequence[Ids]) -> list[list[Hypothesis]]:
+        """The n-best list of each source, by CTranslate2's own search: a beam that is refilled, without penalties."""
+        longest = max(map(len, sources), default=0)
+        found = self.translate(sources, beam.size, beam.max_length.of(longest), beam.n_best)
+        return [
+            [Hypothesis(one.ids, (one.log_probability,), finished=True, score=one.log_probability) for one in results]
+            for results in found
         ]
 
     def score(self, inputs, outputs):

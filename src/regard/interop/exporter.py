@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -20,6 +20,9 @@ from typing import Any
 from regard.data.corpora import CORPORA
 from regard.data.files import make_folder, read_lines, require_small_file, write_text_atomic
 from regard.data.tokenizers.base import EOS
+from regard.decode.beam import Beam
+from regard.decode.search import Hypothesis
+from regard.decode.translation import translate_all
 from regard.interop.export_format import (
     ExportFormat,
     encode_text,
@@ -50,6 +53,7 @@ from regard.tasks.protocol import Task
 from regard.tasks.registry import task_of_run
 from regard.tasks.runs import summarize_run
 from regard.tasks.tagging.task import Tagger
+from regard.tasks.translation.task import Translator
 from regard.training.run import LOG_FILE
 from regard.training.run_folder import resolve_run, resolve_weights
 
@@ -59,6 +63,7 @@ FORMATS = {
     "onnx": ("regard.interop.onnx", "OnnxFormat"),
     "ctranslate2": ("regard.interop.ctranslate2", "CTranslate2Format"),
 }
+BatchSearch = Callable[[Beam, Sequence[tuple[int, ...]]], list[list[Hypothesis]]]  # from sources to their n-best lists
 CARD = "README.md"
 SENTENCES = 100
 
@@ -153,6 +158,31 @@ def write_and_prove(
         if failure := check.failure():
             raise ValueError(f"the model written for {format.title} is not this one: {failure}; nothing is kept")
     return checks
+
+
+# --- exported models that run ---
+
+
+def load_exported(folder: Path, translator: Translator, run: Path | None = None) -> BatchSearch:
+    """The search of a translator that was exported to CTranslate2 or ONNX; its proof must be that of this run.
+
+    CTranslate2 searches by itself, refills beams and applies no penalty; a model in ONNX is searched by us.
+    """
+    proof = read_proof(folder)
+    if run is not None and hash_file(resolve_weights(run, None).file) != proof.get("run_weights_sha256"):
+        raise ValueError(f"{folder} was not exported from {run} as it is now; export it again")
+    if proof.get("engine") == find_format("ctranslate2").title:
+        from regard.interop.ctranslate2 import CTranslate2Translation
+
+        return CTranslate2Translation.load(folder, translator, str(proof["precision"])).search_beam
+    if proof.get("engine") == find_format("onnx").title:
+        from regard.interop.onnx import OnnxTransformer
+
+        model = OnnxTransformer.load(folder)
+        return lambda beam, sources: translate_all(
+            model, sources, beam, prefixes=[translator.target.first_ids] * len(sources)
+        )
+    raise ValueError(f"{folder} is for {proof.get('engine')}; CTranslate2 and ONNX run here")
 
 
 # --- inputs ---

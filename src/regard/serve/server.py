@@ -1,12 +1,15 @@
-"""Runs uvicorn on 127.0.0.1 with an access token."""
+"""Servers: uvicorn for the page, on 127.0.0.1 with an access token, and for the API, which answers all it accepted."""
 
+import asyncio
 import secrets
+import signal
 import socket
+import sys
 import threading
 import webbrowser
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from regard.serve.model_store import MediaStore, ModelStore
@@ -15,21 +18,27 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
     from uvicorn import Server
 
+    from regard.serve.api import Api
+
 HOST = "127.0.0.1"
 
 
-def open_socket(port: int) -> socket.socket:
-    """A listening socket on 127.0.0.1; port 0 picks any free port."""
+DRAIN_SECONDS = 0.5  # for requests that are on their way when the API is told to end
+
+
+def open_socket(port: int, host: str = HOST) -> socket.socket:
+    """A listening socket, on 127.0.0.1 unless told otherwise; port 0 picks any free port."""
     # asyncio sets TCP_NODELAY only if the protocol of the socket is IPPROTO_TCP
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((HOST, port))
-        found.listen()
+        found.bind((host, port))
+        found.listen(1024)
     except OSError as error:
         found.close()
         raise ValueError(
-            f"port {port} of {HOST} cannot be used ({error.strerror}); choose another: --port 0 picks any free port"
+            f"port {port} of {host} cannot be used ({error.strerror}); choose another: --port 0 picks any free port"
         ) from None
     return found
 
@@ -50,17 +59,14 @@ def open_page(where: str) -> None:
     threading.Thread(target=webbrowser.open, args=(where,), daemon=True).start()
 
 
-def create_server(app: "ASGIApp") -> "Server":
-    """A configured uvicorn server; run it on a listening socket."""
+def create_server(app: "ASGIApp", *, graceful: float = 2, **settings: Any) -> "Server":
+    """A configured uvicorn server; run it on a listening socket. It waits so long for what is under way at its end."""
     import uvicorn
 
     from regard.serve.security import DeadlineProtocol
 
-    return uvicorn.Server(
-        uvicorn.Config(
-            app, http=DeadlineProtocol, ws="none", log_level="warning", access_log=False, timeout_graceful_shutdown=2
-        )
-    )
+    settings = {"http": DeadlineProtocol, "log_level": "warning", "access_log": False} | settings
+    return uvicorn.Server(uvicorn.Config(app, ws="none", timeout_graceful_shutdown=int(graceful), **settings))
 
 
 def serve(models: ModelStore, here: socket.socket, token: str, media: MediaStore | None = None) -> None:
@@ -70,12 +76,40 @@ def serve(models: ModelStore, here: socket.socket, token: str, media: MediaStore
         create_server(create_app(models, media, token=token)).run(sockets=[here])
 
 
+def serve_api(api: "Api", app: "ASGIApp", here: socket.socket) -> None:
+    """Until SIGTERM or Ctrl-C: then what was accepted is finished. SIGHUP loads the models again."""
+    server = create_server(app, graceful=api.limits.timeout + 1, log_config=None)
+
+    async def run() -> None:
+        loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+        def drain() -> None:
+            """No new connections; requests on open ones are still answered, and then it ends."""
+            server.force_exit, api.draining = api.draining, True  # asked twice, it does not wait
+            for listener in server.servers:
+                listener.close()
+            loop.call_later(DRAIN_SECONDS, setattr, server, "should_exit", True)  # noqa: FBT003
+
+        def reload() -> None:
+            reloads.add(task := asyncio.ensure_future(api.reload_logged()))
+            task.add_done_callback(reloads.discard)
+
+        setattr(server, "handle_exit", lambda *_: loop.call_soon_threadsafe(drain))  # noqa: B010  (uvicorn's drops some)
+        if sys.platform != "win32":
+            loop.add_signal_handler(signal.SIGHUP, reload)
+        await server.serve(sockets=[here])
+
+    asyncio.run(run())
+
+
 def require_serve_extra() -> None:
     """Refuses with a remedy if the packages of the extra `serve` are missing."""
     try:
+        import fastapi
+        import prometheus_client
         import starlette
         import uvicorn
 
-        del starlette, uvicorn
+        del fastapi, prometheus_client, starlette, uvicorn
     except ImportError as error:
-        raise ValueError(f"the page needs {error.name}; install it: pip install 'regard[serve]'") from None
+        raise ValueError(f"the server needs {error.name}; install it: pip install 'regard[serve]'") from None

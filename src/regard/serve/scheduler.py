@@ -1,0 +1,338 @@
+"""Scheduler: continuous batching: the jobs of all clients advance together, step by step, within a token budget.
+
+A lane is a thread with one core. At every step it takes waiting jobs as far as its budget goes, they join the batch of
+their key, all batches advance by one step, and what is finished, cancelled or late leaves at once.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Condition, Thread
+from time import monotonic
+from typing import Any
+
+import torch
+
+from regard.decode.beam import Beam
+from regard.decode.continuous import ContinuousBeamSearch
+from regard.decode.search import DecodingRequest
+from regard.models.transformer import Transformer
+from regard.serve.encoding import RequestError
+from regard.serve.metrics import Metrics
+from regard.serve.workers import limit_arenas
+
+ARENAS = 4  # of malloc: the event loop's, and the lanes'
+END = object()
+NUMBERS = count()
+
+
+class Job:
+    """One sentence, text or call of a client; made on the event loop that waits for it, advanced by a lane.
+
+    Args:
+        key: jobs of one key share a batch.
+        batch: makes the batch of the key.
+        given: what the batch reads.
+        tokens: its share of the budget.
+        deadline: by `time.monotonic`.
+    """
+
+    def __init__(self, key: Hashable, batch: "Callable[[], RunningBatch]", given: Any, *, tokens: int, deadline: float):
+        self.key, self.batch, self.given, self.tokens, self.deadline = key, batch, given, tokens, deadline
+        self.index, self.cancelled = next(NUMBERS), False
+        self.loop, self.future, self.parts = asyncio.get_running_loop(), asyncio.Future(), asyncio.Queue()
+
+    # --- on the event loop ---
+
+    async def stream(self) -> AsyncIterator[Any]:
+        """The parts as they are sent; then the error, if it failed."""
+        while (part := await self.parts.get()) is not END:
+            yield part
+        self.future.result()
+
+    def settle(self, value: Any, error: Exception | None) -> None:
+        if not self.future.done():
+            self.future.set_result(value) if error is None else self.future.set_exception(error)
+            self.future.exception()  # a client that has gone reads it no more
+        self.parts.put_nowait(END)
+
+    # --- on a lane ---
+
+    def send(self, part: Any) -> None:
+        self.call(self.parts.put_nowait, part)
+
+    def finish(self, value: Any = None) -> None:
+        self.call(self.settle, value, None)
+
+    def fail(self, error: Exception) -> None:
+        self.call(self.settle, None, error)
+
+    def call(self, function: Callable[..., Any], *given: Any) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(function, *given)
+
+    def objection(self, now: float) -> RequestError | None:
+        """Why it goes on no more."""
+        if self.cancelled:
+            return RequestError("the client closed the connection", 499)
+        return (
+            RequestError("the request passed its deadline; send less, or allow more time", 408)
+            if (now > self.deadline)
+            else None
+        )
+
+
+# --- batches ---
+
+
+class RunningBatch(ABC):
+    """Abstract: the jobs of one key, which advance together. It is used by one lane."""
+
+    @abstractmethod
+    def add(self, jobs: Sequence[Job]) -> None:
+        """They join at the next step."""
+
+    @abstractmethod
+    def step(self) -> list[Job]:
+        """All jobs one step on; those that are finished have been told so."""
+
+    @abstractmethod
+    def remove(self, jobs: Sequence[Job]) -> None: ...
+
+
+class BeamBatch(RunningBatch):
+    """Beam search over sentences of different ages; a job's `given` is its source and forced prefix."""
+
+    def __init__(self, model: Transformer, beam: Beam, metrics: Metrics):
+        self.search, self.jobs, self.metrics = ContinuousBeamSearch(model, beam), dict[int, Job](), metrics
+
+    def add(self, jobs):
+        self.jobs |= {job.index: job for job in jobs}
+        requests = [DecodingRequest(*job.given, index=job.index) for job in jobs]
+        self.search.add(requests)
+        self.metrics.tokens.labels("read").inc(sum(len(one.source) + 1 for one in requests))
+
+    def step(self):
+        done = []
+        for index, found in self.search.step().items():
+            done.append(self.jobs.pop(index))
+            self.metrics.tokens.labels("written").inc(len(found[0].scores))
+            done[-1].finish(found)
+        return done
+
+    def remove(self, jobs):
+        self.search.remove({job.index for job in jobs})
+        for job in jobs:
+            del self.jobs[job.index]
+
+
+class CallBatch(RunningBatch):
+    """One call for all jobs: they come with lists of inputs, and each takes its part of the outputs.
+
+    Where the call fails each job is tried alone, so that a client's bad input is its own.
+
+    Args:
+        call: from a list of inputs to their outputs.
+    """
+
+    def __init__(self, call: Callable[[list[Any]], Sequence[Any]]):
+        self.call, self.jobs = call, list[Job]()
+
+    def add(self, jobs):
+        self.jobs += jobs
+
+    def step(self):
+        jobs, self.jobs = self.jobs, []
+        try:
+            found = iter(self.call([one for job in jobs for one in job.given]))
+            answers = [[next(found) for _ in job.given] for job in jobs]
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].fail(error)
+                return jobs
+            return [done for job in jobs for done in self.alone(job)]
+        for job, answer in zip(jobs, answers, strict=True):
+            job.finish(answer)
+        return jobs
+
+    def alone(self, job: Job) -> list[Job]:
+        self.jobs = [job]
+        return self.step()
+
+    def remove(self, jobs):
+        self.jobs = [job for job in self.jobs if job not in jobs]
+
+
+class StreamBatch(RunningBatch):
+    """Texts that are generated token by token; a job's `given` is an iterator, whose parts are sent as they come."""
+
+    def __init__(self):
+        self.jobs = list[Job]()
+
+    def add(self, jobs):
+        self.jobs += jobs
+
+    def step(self):
+        done = []
+        for job in self.jobs:
+            try:
+                part = next(job.given, END)
+            except Exception as error:
+                job.fail(error)
+                done.append(job)
+                continue
+            if part is END:
+                job.finish()
+                done.append(job)
+            else:
+                job.send(part)
+        self.remove(done)
+        return done
+
+    def remove(self, jobs):
+        self.jobs = [job for job in self.jobs if job not in jobs]
+
+
+# --- lanes ---
+
+
+@dataclass(eq=False)
+class Lane:
+    """A thread, and what it runs: its jobs, and the batch of each key."""
+
+    thread: Thread | None = None
+    jobs: list[Job] = field(default_factory=list)
+    batches: dict[Hashable, RunningBatch] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        return sum(job.tokens for job in self.jobs)
+
+    def release(self, done: Sequence[Job]) -> None:
+        gone = {*done}
+        self.jobs = [job for job in self.jobs if job not in gone]
+        keys = {job.key for job in self.jobs}
+        self.batches = {key: batch for key, batch in self.batches.items() if key in keys}
+
+
+class Scheduler:
+    """Waiting jobs, and the lanes that take them.
+
+    Args:
+        lanes: how many; each uses one core.
+        max_waiting: jobs that wait at most; more are refused.
+        max_tokens: the budget of a lane, source tokens × beams; one job alone may exceed it.
+    """
+
+    def __init__(self, metrics: Metrics, *, lanes: int, max_waiting: int, max_tokens: int):
+        self.metrics, self.max_waiting, self.max_tokens = metrics, max_waiting, max_tokens
+        self.waiting, self.changed, self.closing = deque[Job](), Condition(), False
+        self.lanes = [Lane() for _ in range(lanes)]
+        limit_arenas(ARENAS)
+
+    def start(self) -> None:
+        for number, lane in enumerate(self.lanes):
+            # a daemon, so that the process can exit
+            lane.thread = Thread(target=self.work, args=(lane,), name=f"regard lane {number}", daemon=True)
+            lane.thread.start()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """All of them, or none if too many wait."""
+        with self.changed:
+            if self.closing:
+                raise RequestError("the server is shutting down; ask another one", 503)
+            if len(self.waiting) + len(jobs) > self.max_waiting:
+                self.metrics.rejected.inc()
+                raise RequestError("too many requests; retry in a moment", 429)
+            self.waiting += jobs
+            self.metrics.waiting.set(len(self.waiting))
+            self.changed.notify_all()
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """They leave at the next step."""
+        for job in jobs:
+            job.cancelled = True
+        with self.changed:
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Lanes end when nothing waits or runs any more."""
+        with self.changed:
+            self.closing = True
+            self.changed.notify_all()
+        for lane in self.lanes:
+            if lane.thread is not None:
+                lane.thread.join()
+
+    # --- on a lane ---
+
+    def work(self, lane: Lane) -> None:
+        torch.set_num_threads(1)
+        while (jobs := self.take(lane)) is not None:
+            self.admit(lane, jobs)
+            for key, batch in list(lane.batches.items()):
+                self.advance(lane, key, batch)
+
+    def take(self, lane: Lane) -> list[Job] | None:
+        """The jobs that join at the next step: the lane's share of all; None at the end."""
+        with self.changed:
+            while not self.waiting and not lane.jobs:
+                if self.closing:
+                    return None
+                self.changed.wait()
+            taken, running = list[Job](), lane.tokens
+            share = (sum(one.tokens for one in self.lanes) + sum(job.tokens for job in self.waiting)) / len(self.lanes)
+            while self.waiting and (
+                not running or (running < share and running + self.waiting[0].tokens <= self.max_tokens)
+            ):
+                taken.append(self.waiting.popleft())
+                running += taken[-1].tokens
+            lane.jobs += taken
+            self.metrics.waiting.set(len(self.waiting))
+            self.metrics.running.set(sum(len(one.jobs) for one in self.lanes))
+            return taken
+
+    def admit(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        now, by_key = monotonic(), dict[Hashable, list[Job]]()
+        for job in jobs:
+            by_key.setdefault(job.key, []).append(job)
+        for key, group in by_key.items():
+            self.drop(lane, None, [(job, why) for job in group if (why := job.objection(now))])
+            if group := [job for job in group if job in lane.jobs]:
+                try:
+                    batch = lane.batches.get(key) or group[0].batch()
+                    batch.add(group)
+                    lane.batches[key] = batch
+                except Exception as error:
+                    self.drop(lane, None, [(job, error) for job in group])
+
+    def advance(self, lane: Lane, key: Hashable, batch: RunningBatch) -> None:
+        mine = [job for job in lane.jobs if job.key == key]
+        now = monotonic()
+        if late := [(job, why) for job in mine if (why := job.objection(now))]:
+            self.drop(lane, batch, late)
+            if len(late) == len(mine):
+                return
+        self.metrics.batch_size.observe(len(mine) - len(late))
+        try:
+            lane.release(batch.step())
+        except Exception as error:  # what is left of the batch is in no known state
+            lane.batches.pop(key)
+            self.drop(lane, None, [(job, error) for job in lane.jobs if job.key == key])
+
+    def drop(self, lane: Lane, batch: RunningBatch | None, jobs: Sequence[tuple[Job, Exception]]) -> None:
+        """Jobs that end without a result."""
+        if not jobs:
+            return
+        if batch is not None:
+            batch.remove([job for job, _ in jobs])
+        for job, why in jobs:
+            if not isinstance(why, ValueError):
+                logging.getLogger("regard").error("error in a batch", exc_info=why)
+            job.fail(why)
+        lane.release([job for job, _ in jobs])

@@ -1,0 +1,313 @@
+"""Standard routes: translation as LibreTranslate has it, completions as OpenAI has them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import SystemRandom
+from time import monotonic, time
+from typing import Annotated, Any, Literal, NoReturn
+from uuid import uuid4
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response, StreamingResponse
+
+from regard.decode.beam import Beam
+from regard.decode.stepwise import GeneratedToken, Greedy, Sampling
+from regard.decode.translation import Translation
+from regard.serve.api import NO_KEY, Api, ServedModel, Text, TextPart, header_key, ok, text_parts
+from regard.serve.encoding import RequestError, encode_json
+from regard.serve.scheduler import Job, StreamBatch
+from regard.tasks.language_modeling.task import TextGenerator
+from regard.tasks.tokenizers import token_label
+from regard.tasks.translation.task import Translator
+
+LANGUAGES = {"en": "English", "fr": "French", "de": "German", "es": "Spanish", "it": "Italian", "nl": "Dutch"}
+LANGUAGES |= {"pt": "Portuguese", "ru": "Russian", "zh": "Chinese", "ja": "Japanese", "cs": "Czech", "pl": "Polish"}
+MAX_STOPS = 4
+
+# --- translation, as LibreTranslate has it ---
+
+
+class TranslateBody(BaseModel):
+    """LibreTranslate's request."""
+
+    q: Text | Annotated[list[Text], Field(max_length=1000)]
+    source: str
+    target: str
+    format: Literal["text", "html"] = "text"
+    alternatives: Annotated[int, Field(ge=0, le=100)] = 0
+    api_key: str | None = None
+
+
+class TranslateAnswer(BaseModel):
+    """LibreTranslate's answer: lists where `q` was one."""
+
+    translatedText: str | list[str]
+    alternatives: list[str] | list[list[str]] | None = None
+
+
+def add_translation(app: FastAPI, api: Api) -> None:
+    def translators() -> list[tuple[ServedModel, Any]]:
+        found = [
+            (one, one.task_model.settings.data) for one in api.models.values() if isinstance(one.task_model, Translator)
+        ]
+        return [(served, data) for served, data in found]
+
+    @app.post("/translate", response_model=TranslateAnswer)
+    async def translate(request: Request, body: TranslateBody) -> Response:
+        """Translate a text, or each of a list, as LibreTranslate does; lines are translated one by one."""
+        if not api.accepts(header_key(request.headers) or body.api_key):
+            raise RequestError(NO_KEY, 401)
+        if body.format != "text":
+            raise RequestError("format html is not translated; send format text")
+        if body.source == "auto":
+            no_detection()
+        there = {(data.source, data.target): served for served, data in translators()}
+        if (body.source, body.target) not in there:
+            pairs = ", ".join("-".join(pair) for pair in there) or "none"
+            raise RequestError(f"{body.source[:40]}-{body.target[:40]} is not translated here; there are {pairs}")
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        lines = [text.splitlines() or [""] for text in texts]
+        api.check_texts(flat := [line for text in lines for line in text])
+        best = 1 + body.alternatives
+        beam = Beam(max(Beam.size, best), length_penalty=1.0, n_best=best)  # as `regard translate` searches
+        found = iter(await api.translate(request, there[body.source, body.target], flat, beam))
+        joined = [join_lines([next(found) for _ in text], best) for text in lines]
+        answer: dict[str, Any] = {"translatedText": [text for text, *_ in joined]}
+        if body.alternatives:
+            answer["alternatives"] = [rest for _, *rest in joined]
+        return ok({name: one[0] for name, one in answer.items()} if isinstance(body.q, str) else answer)
+
+    @app.get("/languages")
+    async def languages() -> Response:
+        """The languages that can be translated, each with its targets."""
+        by_source: dict[str, list[str]] = {}
+        for _, data in translators():
+            by_source.setdefault(data.source, []).append(data.target)
+            by_source.setdefault(data.target, [])
+        return ok([{"code": code, "name": LANGUAGES.get(code, code), "targets": to} for code, to in by_source.items()])
+
+    @app.post("/detect", status_code=400)
+    async def detect() -> Response:
+        """Not here: no model of ours detects languages."""
+        no_detection()
+
+
+def no_detection() -> NoReturn:
+    raise RequestError("languages are not detected here; name the source, one of GET /languages")
+
+
+def join_lines(lines: Sequence[Sequence[Translation]], best: int) -> list[str]:
+    """The n-th texts are made of the n-th best translations of the lines, or of a line's last."""
+    return ["\n".join(line[min(n, len(line) - 1)].text for line in lines) for n in range(best)]
+
+
+# --- completions, as OpenAI has them ---
+
+
+class CompletionBody(BaseModel):
+    """OpenAI's request; what is not supported must have its default."""
+
+    model: str
+    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=1000)] = ""
+    max_tokens: Annotated[int, Field(ge=1)] | None = 16
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
+    n: Annotated[int, Field(ge=1, le=16)] | None = 1
+    stream: bool | None = False
+    stream_options: dict[str, Any] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    echo: Literal[False] | None = False
+    stop: Text | Annotated[list[Text], Field(max_length=MAX_STOPS)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    user: str | None = None
+    best_of: Literal[1] | None = None
+    suffix: Literal[""] | None = None
+    presence_penalty: Literal[0] | None = 0
+    frequency_penalty: Literal[0] | None = 0
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+
+
+@dataclass(frozen=True)
+class CompletionPart:
+    """What one step adds to a text: the text itself, the tokens of it, and why it ends, if it does."""
+
+    text: str
+    tokens: tuple[GeneratedToken, ...]
+    finish: Literal["stop", "length"] | None = None
+
+
+def completion_parts(parts: Iterator[TextPart], stops: Sequence[str], limit: int) -> Iterator[CompletionPart]:
+    """Until a stop text; what may be the beginning of one is held back."""
+    held, count = "", 0
+    for part in parts:
+        held, count = held + part.text, count + len(part.tokens)
+        if ends := [at for stop in stops if (at := held.find(stop)) >= 0]:
+            yield CompletionPart(held[: min(ends)], part.tokens, "stop")
+            return
+        keep = longest_beginning(held, stops)
+        yield CompletionPart(held[: len(held) - keep], part.tokens)
+        held = held[len(held) - keep :]
+    yield CompletionPart(held, (), "length" if count == limit else "stop")
+
+
+def longest_beginning(text: str, stops: Sequence[str]) -> int:
+    """How many characters at the end of a text may be the beginning of a stop text."""
+    return max(
+        (n for stop in stops for n in range(1, min(len(stop), len(text)) + 1) if text.endswith(stop[:n])), default=0
+    )
+
+
+def add_completions(app: FastAPI, api: Api) -> None:
+    begun = int(time())
+
+    def card(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": begun, "owned_by": "regard"}
+
+    def generators() -> dict[str, TextGenerator]:
+        return {name: one.task_model for name, one in api.models.items() if isinstance(one.task_model, TextGenerator)}
+
+    def generator(name: str) -> TextGenerator:
+        if name not in (there := generators()):
+            raise RequestError(f"no language model is called {name!r:.80}; there are {', '.join(there) or 'none'}", 404)
+        return there[name]
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        """The language models, as OpenAI lists them."""
+        return ok({"object": "list", "data": [card(name) for name in generators()]})
+
+    @app.get("/v1/models/{model}")
+    async def model(model: str) -> Response:
+        generator(model)
+        return ok(card(model))
+
+    @app.post("/v1/completions")
+    async def completions(request: Request, body: CompletionBody) -> Response:
+        """Continue a text, or each of a list, as OpenAI's clients ask; streamed by server-sent events if wanted."""
+        found, jobs = generator(body.model), list[Job]()
+        limit = 16 if body.max_tokens is None else body.max_tokens
+        if limit > api.limits.max_tokens:
+            raise RequestError(f"max_tokens = {limit}; this server continues a text by at most {api.limits.max_tokens}")
+        prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+        api.check_texts(prompts * (body.n or 1))
+        stops = [stop for stop in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if stop]
+        seed, read = SystemRandom().getrandbits(32) if body.seed is None else body.seed, 0
+        for prompt in prompts:
+            opening, ids = found.encode_prompt(prompt)
+            read += len(ids)
+            for n in range(body.n or 1):
+                search = completion_search(body, seed + n)
+                parts = text_parts(found, [*opening, *ids], search, limit, body.logprobs or 0)
+                parts = completion_parts(parts, stops, limit)
+                jobs.append(api.job(("text", api.models[body.model].version), StreamBatch, parts, len(ids) + limit))
+        answer = {"id": f"cmpl-{uuid4().hex}", "object": "text_completion", "created": int(time()), "model": body.model}
+        texts = [CompletionText(found, index) for index in range(len(jobs))]
+        if body.stream:
+            api.scheduler.submit(jobs)
+            usage = bool((body.stream_options or {}).get("include_usage"))
+            events = stream_completions(api, jobs, texts, answer, body, read if usage else None)
+            return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        await api.run(request, jobs)
+        for job, text in zip(jobs, texts, strict=True):
+            async for part in job.stream():
+                text.add(part)
+        api.metrics.tokens.labels("read").inc(read)
+        return ok({**answer, "choices": [one.choice(body) for one in texts], "usage": usage_of(read, texts)})
+
+
+def completion_search(body: CompletionBody, seed: int) -> Greedy | Sampling:
+    temperature = 1.0 if body.temperature is None else body.temperature
+    if temperature < 1e-6:
+        return Greedy()
+    return Sampling(temperature=temperature, top_p=1.0 if body.top_p is None else body.top_p, seed=seed)
+
+
+class CompletionText:
+    """One choice of an answer, as far as it has been generated."""
+
+    def __init__(self, generator: TextGenerator, index: int):
+        self.generator, self.index, self.count = generator, index, 0
+        self.finish: str | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        self.text, self.tokens = "", list[GeneratedToken]()
+
+    def add(self, part: CompletionPart) -> None:
+        self.text, self.finish = self.text + part.text, part.finish
+        self.tokens += part.tokens
+        self.count += len(part.tokens)
+
+    def choice(self, body: CompletionBody) -> dict[str, Any]:
+        label = partial(token_label, self.generator.tokenizer)
+        found = {"text": self.text, "index": self.index, "logprobs": None, "finish_reason": self.finish}
+        if body.logprobs is not None:
+            names = [label(one.id) for one in self.tokens]
+            top = [{label(id): value for id, value in one.alternatives} for one in self.tokens]
+            found["logprobs"] = {
+                "tokens": names,
+                "token_logprobs": [one.log_probability for one in self.tokens],
+                "top_logprobs": top if body.logprobs else None,
+                "text_offset": [sum(map(len, names[:n])) for n in range(len(names))],
+            }
+        return found
+
+
+def usage_of(read: int, texts: Sequence[CompletionText]) -> dict[str, int]:
+    written = sum(text.count for text in texts)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+async def stream_completions(
+    api: Api,
+    jobs: Sequence[Job],
+    texts: Sequence[CompletionText],
+    answer: Mapping[str, Any],
+    body: CompletionBody,
+    read: int | None,
+) -> AsyncIterator[bytes]:
+    """A server-sent event for each part of each choice, in the order in which they come."""
+    begin, first = monotonic(), True
+    together: asyncio.Queue[tuple[CompletionText, CompletionPart | Exception | None]] = asyncio.Queue()
+
+    async def forward(job: Job, text: CompletionText) -> None:
+        try:
+            async for part in job.stream():
+                await together.put((text, part))
+            await together.put((text, None))
+        except Exception as error:
+            await together.put((text, error))
+
+    tasks = [asyncio.ensure_future(forward(job, text)) for job, text in zip(jobs, texts, strict=True)]
+    try:
+        left = len(jobs)
+        while left:
+            text, part = await together.get()
+            if isinstance(part, Exception):
+                yield event({"error": {"message": str(part), "type": "server_error", "param": None, "code": None}})
+                left -= 1
+            elif part is None:
+                left -= 1
+            elif part.text or part.tokens or part.finish:
+                if first:
+                    api.metrics.first_token.observe(monotonic() - begin)
+                    first = False
+                text.add(part)
+                yield event({**answer, "choices": [text.choice(body)]})
+                text.clear()
+        if read is not None:
+            yield event({**answer, "choices": [], "usage": usage_of(read, texts)})
+        yield b"data: [DONE]\n\n"
+    finally:  # also when the client has gone
+        for task in tasks:
+            task.cancel()
+        if any(not job.future.done() for job in jobs):
+            api.metrics.cancelled.inc()
+            api.scheduler.cancel(jobs)
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + encode_json(value) + b"\n\n"

@@ -1,0 +1,578 @@
+"""The HTTP API: what LibreTranslate's and OpenAI's clients expect, every task's verb, limits, keys and reloading."""
+
+import asyncio
+import base64
+import json
+import random
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from regard.data.graphs import write_graph
+from regard.decode import Beam
+from regard.decode.translation import translate_texts
+from regard.serve.api import Api, ApiLimits, VerbCall, create_api
+from regard.serve.app import create_app
+from regard.serve.metrics import JsonFormatter, Metrics
+from regard.serve.model_store import ModelStore
+from regard.serve.scheduler import CallBatch, Job, RunningBatch, Scheduler, StreamBatch
+from regard.serve.standard_routes import CompletionPart, completion_parts, longest_beginning
+from regard.tasks.node_classification.task import training_graph
+from regard.tasks.registry import TASKS, get_task
+from tests.see.untrained_models import CAT, LEARNERS, generator, translator
+
+from .client import HERE, TOKEN
+
+KEY = "a key of the tests, long enough"
+CLI_SEARCH = Beam(5, length_penalty=1.0)  # what `regard translate` searches with
+
+
+@pytest.fixture(scope="module")
+def models():
+    found = {name: make() for name, make in LEARNERS.items()}
+    for one in found.values():
+        one.model.eval()  # as a loaded one is
+    return found
+
+
+def client_of_api(api: Api, **how: Any) -> TestClient:
+    return TestClient(create_api(api, **how), base_url=HERE, raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def client(models):
+    with client_of_api(Api(ModelStore.from_models(models))) as found:
+        yield found
+
+
+def error_of(answer: Any, status: int) -> str:
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    return error if isinstance(error, str) else error["message"]
+
+
+# --- translation ---
+
+
+def test_translations_are_those_of_the_command_line(client, models):
+    texts = [CAT, "", "the cat", "a dog"]
+    answer = client.post("/translate", json={"q": texts, "source": "en", "target": "fr"}).json()
+    assert answer == {"translatedText": translate_texts(models["translate"], texts, CLI_SEARCH)}
+
+
+def test_lines_of_a_text_are_translated_one_by_one(client, models):
+    answer = client.post("/translate", json={"q": f"{CAT}\n\nthe cat", "source": "en", "target": "fr"}).json()
+    assert answer["translatedText"].split("\n") == translate_texts(
+        models["translate"], [CAT, "", "the cat"], CLI_SEARCH
+    )
+
+
+def test_a_form_is_read_as_libretranslates_clients_send_it(client):
+    form = client.post("/translate", data={"q": CAT, "source": "en", "target": "fr", "api_key": ""})
+    assert form.json() == client.post("/translate", json={"q": CAT, "source": "en", "target": "fr"}).json()
+
+
+def test_alternatives_are_the_rest_of_the_n_best_list(client, models):
+    asked = {"q": [CAT], "source": "en", "target": "fr", "alternatives": 2}
+    answer = client.post("/translate", json=asked).json()
+    output = models["translate"].translate(CAT, beam=5, n_best=3)
+    assert [answer["translatedText"], answer["alternatives"]] == [
+        [output.text],
+        [[one.text for one in output.alternatives]],
+    ]
+
+
+def test_languages_and_what_is_not_translated(client):
+    there = client.get("/languages").json()
+    assert there == [
+        {"code": "en", "name": "English", "targets": ["fr"]},
+        {"code": "fr", "name": "French", "targets": []},
+    ]
+    asked = {"q": CAT, "source": "en", "target": "fr"}
+    assert "en-fr" in error_of(client.post("/translate", json={**asked, "target": "de"}), 400)
+    assert "not detected" in error_of(client.post("/translate", json={**asked, "source": "auto"}), 400)
+    assert "not detected" in error_of(client.post("/detect", json={"q": CAT}), 400)
+    assert "html" in error_of(client.post("/translate", json={**asked, "format": "html"}), 400)
+    assert "at most 1000" in error_of(client.post("/translate", json={**asked, "q": "cat " * 1001}), 413)
+    assert "send at most" in error_of(client.post("/translate", json={**asked, "q": ["cat"] * 129}), 413)
+
+
+# --- completions ---
+
+
+def completion(client, **asked: Any) -> Any:
+    answer = client.post("/v1/completions", json={"model": "write", "seed": 3, **asked})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def events_of(answer: Any) -> list[Any]:
+    *lines, end = answer.text.strip().split("\n\n")
+    assert end == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def test_a_completion_is_what_the_model_generates(client, models):
+    answer = completion(client, prompt=CAT, max_tokens=7, temperature=0.8, top_p=0.9).json()
+    expected = models["write"].generate(CAT, tokens=7, temperature=0.8, top_p=0.9, seed=3)
+    [choice] = answer["choices"]
+    assert choice == {"text": expected.generated, "index": 0, "logprobs": None, "finish_reason": "length"}
+    assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 7, "total_tokens": 13}
+    assert answer["object"] == "text_completion"
+
+
+def test_a_stream_is_the_completion_in_parts(client):
+    asked = {"prompt": [CAT, "the"], "max_tokens": 5, "n": 2, "logprobs": 2}
+    whole, parts = completion(client, **asked).json(), events_of(completion(client, **asked, stream=True))
+    assert len(whole["choices"]) == 4
+    for index, choice in enumerate(whole["choices"]):
+        mine = [one["choices"][0] for one in parts if one["choices"][0]["index"] == index]
+        assert "".join(one["text"] for one in mine) == choice["text"]
+        assert [one["finish_reason"] for one in mine] == [None] * (len(mine) - 1) + [choice["finish_reason"]]
+        joined = [value for one in mine for value in one["logprobs"]["token_logprobs"]]
+        assert joined == choice["logprobs"]["token_logprobs"]
+        for value, top in zip(joined, choice["logprobs"]["top_logprobs"], strict=True):
+            assert len(top) == 2
+            assert value <= max(top.values()) + 1e-6
+    usage = events_of(completion(client, **asked, stream=True, stream_options={"include_usage": True}))[-1]
+    assert usage["usage"] == whole["usage"]
+
+
+def test_a_stop_text_ends_a_completion_before_it(client):
+    words = completion(client, prompt=CAT, max_tokens=12, temperature=0).json()["choices"][0]["text"].split(" ")
+    stop = f"{words[3][-2:]} {words[4]}"
+    cut = completion(client, prompt=CAT, max_tokens=12, temperature=0, stop=[stop]).json()["choices"][0]
+    assert cut["finish_reason"] == "stop"
+    assert " ".join(words).startswith(cut["text"])
+    assert cut["text"] == " ".join(words).split(stop)[0]
+
+
+def test_what_may_begin_a_stop_text_is_held_back():
+    parts = [CompletionPart(text, ()) for text in ("ab", "c", "d<", "e", "nd", "x")]
+    found = list(completion_parts(iter(parts), ["<end"], limit=9))  # type: ignore[arg-type]
+    assert [one.text for one in found] == ["ab", "c", "d", "", ""]
+    assert found[-1].finish == "stop"
+    assert [longest_beginning(text, ["<end", "d"]) for text in ("a", "a<", "<en", "d")] == [0, 1, 3, 1]
+
+
+def test_models_as_openai_lists_them_and_its_form_of_errors(client):
+    assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["write"]
+    assert client.get("/v1/models/write").json()["object"] == "model"
+    refused = client.post("/v1/completions", json={"model": "translate", "prompt": CAT})
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+    assert "there are write" in error_of(refused, 404)
+    assert "max_tokens" in error_of(client.post("/v1/completions", json={"model": "write", "max_tokens": 10**6}), 400)
+    assert "echo" in error_of(client.post("/v1/completions", json={"model": "write", "echo": True}), 400)
+    assert "openapi" in error_of(client.post("/v1/chat/completions", json={}), 404)
+
+
+# --- every task ---
+
+
+def picture() -> str:
+    found = BytesIO()
+    Image.fromarray((np.arange(64 * 64 * 3) % 251).reshape(64, 64, 3).astype(np.uint8)).save(found, "PNG")
+    return base64.b64encode(found.getvalue()).decode()
+
+
+VERB_BODIES = {
+    "picture": {"images": [picture()]},
+    "answer": {"image": picture(), "questions": ["what colour is the circle"]},
+    "write": {"prompts": [CAT], "tokens": 4},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in LEARNERS if name != "graph"])
+def test_the_verb_of_every_task_answers_as_in_python(client, models, name, tmp_path):
+    verb, body = get_task(models[name].settings.task).verb, VERB_BODIES.get(name, {"texts": [CAT, "the cat"]})
+    answer = client.post(f"/models/{name}/{verb}", json=body)
+    assert answer.status_code == 200, answer.text
+    if name in ("picture", "answer"):
+        (tmp_path / "picture.png").write_bytes(base64.b64decode(picture()))
+        path = str(tmp_path / "picture.png")
+        expected = models[name].classify([path]) if name == "picture" else models[name].answer(path, body["questions"])
+    else:
+        expected = getattr(models[name], verb)(**body)
+    found = answer.json()["outputs"]
+    assert [one["text"] for one in found] == [one.text for one in expected]
+    assert [one["score"] for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
+
+
+def test_a_table_is_sent_as_its_contents(client, models, tmp_path):
+    """Two files, and labels by the names of the nodes."""
+    paths = [str(tmp_path / name) for name in ("nodes.tsv", "edges.tsv")]
+    write_graph(training_graph(models["graph"].settings.data), *paths)
+    nodes, edges = (Path(path).read_text() for path in paths)
+    found = client.post("/models/graph/classify", json={"nodes": nodes, "edges": edges}).json()["outputs"]
+    expected = models["graph"].classify(*paths)
+    assert {name: one["text"] for name, one in found.items()} == {name: one.text for name, one in expected.items()}
+    refused = error_of(client.post("/models/graph/classify", json={"nodes": "a\tb", "edges": ""}), 400)
+    assert "nodes" in refused
+    assert str(tmp_path.parent) not in refused
+
+
+def test_a_single_input_gives_a_single_output_and_alignments_if_wanted(client, models):
+    body = {"texts": CAT, "beam": 3, "n_best": 2, "alignment": True}
+    found = client.post("/models/translate/translate", json=body).json()["outputs"]
+    expected = models["translate"].translate(CAT, beam=3, n_best=2)
+    assert found["text"] == expected.text
+    assert found["alternatives"][0]["text"] == expected.alternatives[0].text
+    assert {(source, target) for source, target in found["alignment"]["links"]} == expected.alignment.links
+    refused = client.post("/models/tag/tag", json={"texts": CAT, "alignment": True})
+    assert "no alignment" in error_of(refused, 400)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_attention_and_its_picture_of_any_model(client, models, name):
+    from regard.see import trace_model
+
+    task = get_task(models[name].settings.task)
+    text = picture() if task.inputs.kind == "image" else task.example_input(models[name]).text
+    body = {"text": text} | ({"question": "what colour is the circle"} if name == "answer" else {})
+    found = client.post(f"/models/{name}/attention", json=body)
+    assert found.status_code == 200, found.text
+    weights = np.array(found.json()["weights"])
+    assert weights.sum(-1) == pytest.approx(np.ones(len(weights)), abs=1e-5)
+    if task.inputs.kind == "text":
+        assert found.json()["output"] == trace_model(models[name], text).output_text
+    if name in ("tag", "answer"):
+        shown = client.post(f"/models/{name}/picture", json=body)
+        assert shown.headers["Content-Type"] == "image/png"
+        assert shown.content[:4] == b"\x89PNG"
+    assert "LAYER:HEAD" in error_of(client.post(f"/models/{name}/attention", json={**body, "head": "x:9"}), 400)
+
+
+def test_every_task_has_its_route_and_a_description(client, models):
+    described = client.get("/openapi.json").json()["paths"]
+    cards = client.get("/models").json()["models"]
+    assert [card["name"] for card in cards] == [*LEARNERS]
+    assert {card["task"] for card in cards} == {*TASKS} - {"masked_language_modeling"}
+    for card in cards:
+        assert f"/models/{card['name']}/{card['verb']}" in described
+
+
+def test_a_route_is_made_from_the_signature_of_a_verb():
+    """Of a task that nobody has heard of: its argument, which may be a list, is required; its options have defaults."""
+
+    class Counter:
+        def count(self, texts: str | Sequence[str], *, letters: bool = False, limit: int | None = None) -> Any: ...
+
+    class Measurer:
+        def measure(self, image: str | Path, ruler: str) -> Any: ...
+
+    class NewTask:
+        def __init__(self, task_model: type, verb: str):
+            self.task_model, self.verb, self.name = task_model, verb, f"{verb}_things"
+
+    how = VerbCall.of(NewTask(Counter, "count"))  # type: ignore[arg-type]
+    assert (how.positional, how.files, how.batched) == (("texts",), (), True)
+    assert how.body(texts=["a"]).model_dump() == {"texts": ["a"], "letters": False, "limit": None, "alignment": False}
+    for wrong in ({}, {"texts": 3}, {"texts": "a", "limit": "b"}, {"texts": "a", "unknown": 1}):
+        with pytest.raises(ValueError, match="CountThingsBody"):
+            how.body(**wrong)
+    alone = VerbCall.of(NewTask(Measurer, "measure"))  # type: ignore[arg-type]
+    assert (alone.positional, alone.files, alone.batched) == (("image", "ruler"), ("image",), False)
+
+
+# --- limits ---
+
+
+MALFORMED = [
+    *(
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"q"',
+        b"[" * 50_000,
+        b'{"q": 1}',
+        b'{"q": "\\ud800", "source": "en", "target": "fr"}',
+    ),
+    *(
+        b"\xff\xfe",
+        b'{"q": {}}',
+        b'{"q": ["a", 3]}',
+        b'{"q": NaN}',
+        b'{"alternatives": 1e400}',
+        b'{"beam": ' + b"9" * 5000,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "path", ["/translate", "/v1/completions", "/models/translate/translate", "/models/tag/attention"]
+)
+def test_a_malformed_body_is_refused_in_a_sentence(client, path):
+    for body in MALFORMED:
+        for kind in ("application/json", "application/x-www-form-urlencoded", "text/plain", ""):
+            answer = client.post(path, content=body, headers={"Content-Type": kind})
+            assert 400 <= answer.status_code < 500, (body[:40], kind, answer.text)
+            assert answer.json()["error"]
+
+
+def test_random_bodies_are_no_error_of_ours(client):
+    draw, values = (
+        random.Random(0),
+        [None, True, -1, 0, 10**30, 1.5, "", "a", "\0", [], [[]], ["x"], {}, {"a": 1}, "é" * 99],
+    )
+    names = [
+        "q",
+        "source",
+        "target",
+        "alternatives",
+        "prompt",
+        "max_tokens",
+        "n",
+        "stop",
+        "texts",
+        "beam",
+        "n_best",
+        "text",
+        "head",
+    ]
+    for _ in range(40):
+        path = draw.choice(
+            [
+                "/translate",
+                "/v1/completions",
+                "/models/translate/translate",
+                "/models/write/generate",
+                "/models/tag/picture",
+            ]
+        )
+        body = {name: draw.choice(values) for name in draw.sample(names, draw.randint(0, 5))} | {"model": "write"}
+        assert client.post(path, json=body).status_code < 500, (path, body)
+
+
+def test_a_long_body_and_another_host_are_refused(models):
+    api = Api(ModelStore.from_models({"tag": models["tag"]}), limits=ApiLimits(max_body=2000))
+    with client_of_api(api) as client:
+        assert "2,000 bytes" in error_of(client.post("/models/tag/tag", json={"texts": "a" * 3000}), 413)
+        assert client.get("/health", headers={"Host": "elsewhere.com"}).status_code == 400
+        assert "access-control-allow-origin" not in client.get("/health", headers={"Origin": "https://a.b"}).headers
+    with client_of_api(api, origins=["https://a.b"]) as client:
+        assert (
+            client.get("/health", headers={"Origin": "https://a.b"}).headers["access-control-allow-origin"]
+            == "https://a.b"
+        )
+
+
+def test_keys_are_asked_for_wherever_something_is_computed(models):
+    api = Api(ModelStore.from_models({"t": models["translate"]}), keys=[KEY, f"{KEY} 2"])
+    asked = {"q": CAT, "source": "en", "target": "fr"}
+    with client_of_api(api) as client:
+        assert client.get("/health").status_code == client.get("/metrics").status_code == 200
+        assert "key" in error_of(client.post("/translate", json=asked), 401)
+        assert "key" in error_of(client.get("/models", headers={"Authorization": f"Bearer {KEY}x"}), 401)
+        assert client.post("/translate", json=asked | {"api_key": KEY}).status_code == 200
+        assert client.get("/models", headers={"X-API-Key": f"{KEY} 2"}).status_code == 200
+        reloaded = client.post("/admin/reload", headers={"Authorization": f"Bearer {KEY}"})
+        assert reloaded.json() == {"reloaded": ["t"]}
+    with client_of_api(Api(ModelStore.from_models({"t": models["translate"]}))) as client:
+        assert "no API keys" in error_of(client.post("/admin/reload"), 401)
+
+
+# --- the scheduler ---
+
+
+class SlowBatch(RunningBatch):
+    """Jobs that end when they are allowed to."""
+
+    def __init__(self, free: Event):
+        self.free, self.jobs, self.sizes = free, [], []
+
+    def add(self, jobs):
+        self.jobs += jobs
+
+    def step(self):
+        self.sizes.append(len(self.jobs))
+        if not self.free.wait(0.005):
+            return []
+        done, self.jobs = self.jobs, []
+        for job in done:
+            job.finish(len(self.sizes))
+        return done
+
+    def remove(self, jobs):
+        self.jobs = [job for job in self.jobs if job not in jobs]
+
+
+def job_of(batch: Any, given: Any = None, *, key: Any = "k", tokens: int = 1, seconds: float = 60.0) -> Job:
+    from time import monotonic
+
+    return Job(key, batch, given, tokens=tokens, deadline=monotonic() + seconds)
+
+
+def scheduled(work: Any, **how: Any) -> Any:
+    """What an async function makes with a scheduler that runs."""
+
+    async def run() -> Any:
+        scheduler = Scheduler(Metrics(), **{"lanes": 1, "max_waiting": 4, "max_tokens": 3} | how)
+        scheduler.start()
+        try:
+            return await work(scheduler)
+        finally:
+            await asyncio.to_thread(scheduler.close)
+
+    return asyncio.run(run())
+
+
+def test_jobs_join_within_the_budget_wait_in_the_queue_and_are_refused_beyond():
+    async def work(scheduler: Scheduler) -> None:
+        free = Event()
+        batch = SlowBatch(free)
+        jobs = [job_of(lambda: batch) for _ in range(7)]
+        for job in jobs:
+            while scheduler.lanes[0].tokens < 3 and scheduler.waiting:
+                await asyncio.sleep(0.001)
+            scheduler.submit([job])
+        with pytest.raises(ValueError, match="too many requests"):
+            scheduler.submit([job_of(lambda: batch)])
+        free.set()
+        await asyncio.gather(*(job.future for job in jobs))
+        assert max(batch.sizes) == 3
+
+    scheduled(work)
+
+
+def test_a_cancelled_or_late_job_frees_its_place_at_once():
+    async def work(scheduler: Scheduler) -> None:
+        batch = SlowBatch(Event())
+        kept, gone, late = job_of(lambda: batch), job_of(lambda: batch), job_of(lambda: batch, seconds=0.05)
+        scheduler.submit([kept, gone, late])
+        while not batch.jobs:
+            await asyncio.sleep(0.001)
+        scheduler.cancel([gone])
+        for job, status in ((gone, 499), (late, 408)):
+            with pytest.raises(ValueError) as refused:  # noqa: PT011
+                await asyncio.wait_for(job.future, 5)
+            assert refused.value.status == status  # type: ignore[attr-defined]
+        assert batch.jobs == [kept]
+        batch.free.set()
+        await kept.future
+
+    scheduled(work)
+
+
+def test_a_job_that_fails_fails_alone():
+    def call(inputs: list[int]) -> list[float]:
+        return [1 / one for one in inputs]
+
+    async def work(scheduler: Scheduler) -> Any:
+        free = Event()
+        blocker = job_of(lambda: SlowBatch(free), key="other", tokens=3)
+        scheduler.submit([blocker])
+        jobs = [job_of(lambda: CallBatch(call), given) for given in ([1, 2], [0], [4])]
+        scheduler.submit(jobs)
+        free.set()
+        return await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
+
+    first, second, third = scheduled(work)
+    assert (first, third) == ([1.0, 0.5], [0.25])
+    assert isinstance(second, ZeroDivisionError)
+
+
+def test_streams_advance_together():
+    async def work(scheduler: Scheduler) -> Any:
+        jobs = [job_of(StreamBatch, iter(range(n))) for n in (3, 1)]
+        scheduler.submit(jobs)
+        return [[part async for part in job.stream()] for job in jobs]
+
+    assert scheduled(work) == [[0, 1, 2], [0]]
+
+
+def test_what_was_accepted_is_finished_before_the_end():
+    found = []
+
+    async def work(scheduler: Scheduler) -> None:
+        free = Event()
+        jobs = [job_of(lambda: SlowBatch(free)) for _ in range(4)]
+        scheduler.submit(jobs)
+        closing = Thread(target=scheduler.close)
+        closing.start()
+        while not scheduler.closing:
+            await asyncio.sleep(0.001)
+        with pytest.raises(ValueError, match="shutting down"):
+            scheduler.submit([job_of(lambda: SlowBatch(free))])
+        free.set()
+        found.extend(await asyncio.gather(*(job.future for job in jobs)))
+        await asyncio.to_thread(closing.join)
+
+    scheduled(work)
+    assert len(found) == 4
+
+
+# --- what people watch ---
+
+
+def test_metrics_count_requests_tokens_and_batches(models):
+    with client_of_api(Api(ModelStore.from_models({"t": models["translate"]}))) as client:
+        client.post("/translate", json={"q": [CAT] * 3, "source": "en", "target": "fr"})
+        text = client.get("/metrics").text
+    assert 'regard_requests_total{route="/translate",status="200"} 1.0' in text
+    assert 'regard_tokens_total{direction="read"} 21.0' in text
+    assert "regard_batch_size_count" in text
+    assert "regard_request_seconds_bucket" in text
+
+
+def test_a_request_is_one_line_of_json_without_its_text(client):
+    import logging
+
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("regard.api")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        client.post("/translate", json={"q": CAT, "source": "en", "target": "fr"}, headers={"X-Request-Id": "mine"})
+    finally:
+        logger.removeHandler(handler)
+    line = JsonFormatter().format(records[-1])
+    assert "cat" not in line
+    told = json.loads(line)
+    assert (told["id"], told["route"], told["status"], told["event"]) == ("mine", "/translate", 200, "request")
+
+
+def test_the_page_and_the_api_share_a_process(models):
+    store = ModelStore.from_models({"t": models["translate"]})
+    app = create_api(Api(store), page=create_app(store, token=TOKEN))
+    with TestClient(app, base_url=HERE) as client:
+        assert client.get("/languages").status_code == 200
+        assert client.get("/api/models").status_code == 403  # the page wants its token
+        client.get("/", params={"token": TOKEN}).raise_for_status()
+        assert client.get("/api/models").json()["models"][0]["name"] == "t"
+
+
+def test_a_model_is_loaded_again_and_what_began_before_ends_with_the_old_one(tmp_path):
+    translator().save(tmp_path / "run")
+    api = Api(ModelStore.from_folders([tmp_path / "run"]), keys=[KEY])
+    asked, key = {"q": CAT, "source": "en", "target": "fr", "api_key": KEY}, {"Authorization": f"Bearer {KEY}"}
+    with client_of_api(api) as client:
+        before, old = client.post("/translate", json=asked).json(), api.models["run"]
+        other = translator(layers=2)
+        other.save(tmp_path / "run")
+        assert client.post("/translate", json=asked).json() == before
+        assert client.post("/admin/reload", headers=key).status_code == 200
+        assert api.models["run"].version != old.version
+        now = client.post("/translate", json=asked).json()["translatedText"]
+        assert now == translate_texts(other, [CAT], CLI_SEARCH)[0]
+        (tmp_path / "run" / "settings.toml").write_text("task = 'translation'\nbroken")
+        assert "as they were" in error_of(client.post("/admin/reload", headers=key), 409)
+        assert client.post("/translate", json=asked).json()["translatedText"] == now
+
+
+def test_generators_of_other_tokens_are_streamed_too():
+    with client_of_api(Api(ModelStore.from_models({"write": generator(text="characters")}))) as client:
+        asked = {"prompt": "the ca", "max_tokens": 9}
+        whole = completion(client, **asked).json()["choices"][0]["text"]
+        streamed = "".join(one["choices"][0]["text"] for one in events_of(completion(client, **asked, stream=True)))
+        assert whole == streamed
+        assert len(whole) == 9
