@@ -41,7 +41,7 @@ def recipes() -> dict[str, Recipe]:
 
 def attention(name: str, recipe: Recipe) -> tuple[Attention, list[Tensor]]:
     """The call, and the weights that learn besides q, k and v."""
-    learned = list(recipe.learned().parameters())
+    learned: list[Tensor] = list(recipe.learned().parameters())
     if name != "QK-norm":
         return lambda q, k, v: attend(q, k, v, recipe), learned
     norms = nn.ModuleList(nn.RMSNorm(HEAD, device="cuda", dtype=torch.bfloat16) for _ in range(2))

@@ -37,6 +37,7 @@ ATTENTION = [
     "softmax_variants",
     "head_mixing",
     "positions",
+    "content_patterns",
     "gate",
     "serialize",
     "learned_parts",

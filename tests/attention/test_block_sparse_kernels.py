@@ -1,22 +1,26 @@
 """Block-sparse kernels against the definition, forward and backward, for every kind of tile."""
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from regard.attention.backends import block_sparse
 from regard.attention.backends import block_sparse as backends_block_sparse
 from regard.attention.backends.block_sparse import BlockSparseTiles
 from regard.attention.batch_patterns import Documents, PackedSequences, Padding
+from regard.attention.content_patterns import BlockChoice
 from regard.attention.functional import attend, explain, steps
 from regard.attention.normaliser import Normaliser, Softmax
 from regard.attention.pattern import Causal, Full, Pattern, Window
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
+from regard.attention.relative_position import LinearBias
+from regard.attention.scaled_score import SoftCap
 from regard.attention.score import Cosine
 from regard.attention.softmax_variants import SinkSoftmax
 from regard.attention.sparse_patterns import Block, Global, Random, Strided
@@ -27,6 +31,8 @@ QUERIES, KEYS = (
     PackedSequences.of([torch.zeros(n, 1) for n in (5, 19, 7)]),
     PackedSequences.of([torch.zeros(n, 1) for n in (17, 3, 21)]),
 )
+CHOSEN = torch.tensor([[[[-1, 0], [-1, 1], [0, 2]], [[-1, 0], [0, 1], [1, 2]]]]).repeat(2, 1, 1, 1)
+CHOSEN[1, 0, 2] = torch.tensor([-1, 2])  # of heads and sentences that choose otherwise
 # name: pattern, queries, keys, position of the first query
 CASES: dict[str, tuple[Pattern, int, int, int]] = {
     "full": (Full(), 19, 37, 0),
@@ -43,6 +49,7 @@ CASES: dict[str, tuple[Pattern, int, int, int]] = {
     "longformer": (Window(3) | Global(2), 37, 37, 0),
     "blocks at random": (Block(16, Window(1) | Random(1)), 53, 53, 0),
     "strided with padding": (Strided(3) & Padding(torch.tensor([0, 30])), 19, 37, 0),
+    "chosen blocks": (BlockChoice(CHOSEN, 32, 32) & Padding(torch.tensor([53, 79])), 79, 79, 0),
     "strided packed texts": ((Strided(3) | Global(1)) & QUERIES.pattern, 31, 31, 0),
 }
 DROPPING = [
@@ -51,6 +58,8 @@ DROPPING = [
     "packed targets onto packed sources",
     "longformer",
 ]
+SLOPING = ["full", "causal through a cache", "packed texts", "longformer"]
+CAPPING = ["window", "longformer"]
 SINKING = ["causal window with padding", "longformer", "a sentence without a word"]
 
 
@@ -69,8 +78,22 @@ def forward_and_backward(run, q: Tensor, k: Tensor, v: Tensor, upstream: Tensor)
     return [out, *torch.autograd.grad(out, given, upstream.to(out))]
 
 
-def defined(pattern: Pattern, start: int = 0, normaliser: Normaliser = Softmax()):
-    recipe = Recipe(pattern=pattern, normaliser=normaliser)
+@dataclass(eq=False)
+class LearnedSlopes(nn.Module, LinearBias):
+    """A part as a user might write it: ALiBi whose slopes learn."""
+
+    heads: int
+
+    def __post_init__(self):
+        super().__init__()
+        self.slopes = nn.Parameter(torch.rand(self.heads, dtype=torch.double))
+
+    def slope(self, h):
+        return self.slopes[h]
+
+
+def defined(pattern: Pattern, start: int = 0, normaliser: Normaliser = Softmax(), **parts: Any):
+    recipe = Recipe(pattern=pattern, normaliser=normaliser, **parts)
     return lambda q, k, v: attend(q, k, v, recipe, q_index=start, backend="reference")
 
 
@@ -158,6 +181,19 @@ def kernel_cases() -> dict[str, float]:
                 for run in (defined(pattern, start, sink), tiled)
             ]
             differences[f"{name}, of sinks"] = furthest(of_sinks[:1], of_sinks[1:])
+        if name in SLOPING:
+            scheme = LearnedSlopes(2)
+            ways = (
+                defined(pattern, start, position=scheme),
+                ours(pattern, start, SparseTileShapes(shape, other, shape), slopes=scheme.slopes),
+            )
+            differences[f"{name}, sloping"] = furthest(*(forward_and_backward(way, *given) for way in ways))
+            of_slopes = [torch.autograd.grad(way(*given[:3]), scheme.slopes, given[3])[0] for way in ways]
+            differences[f"{name}, of slopes"] = furthest(of_slopes[:1], of_slopes[1:])
+        if name in CAPPING:
+            want = forward_and_backward(defined(pattern, start, score=SoftCap(0.7)), *given)
+            tiled = ours(pattern, start, SparseTileShapes(shape, other, shape), cap=0.7)
+            differences[f"{name}, capped"] = furthest(want, forward_and_backward(tiled, *given))
         if name == "a sentence without a word":
             assert all(not x[0].any() for x in got), "a row that sees nothing gives 0 and gradient 0"
     shape = SparseTileShape(16, 16, 4, 1)
@@ -169,6 +205,15 @@ def kernel_cases() -> dict[str, float]:
     differences["gradcheck"] = float(not torch.autograd.gradcheck(run, wanting, fast_mode=True))
     run = ours(Causal() & Window(3), 0, SparseTileShapes(shape, shape, shape), dropout=0.4, seed=torch.tensor(5))
     differences["gradcheck, dropping"] = float(not torch.autograd.gradcheck(run, wanting, fast_mode=True))
+    given, scheme = inputs(83, 83, (16, 16), torch.double, (2, 1), 2), LearnedSlopes(2)
+    scheme.slopes.data = torch.tensor([2.5, 0.3], dtype=torch.double)
+    for name, pattern in {"causal": Causal(), "both ways": Full()}.items():
+        tiled = ours(pattern, 0, SparseTileShapes(shape, shape, shape), slopes=scheme.slopes)
+        ways = defined(pattern, 0, position=scheme), tiled
+        differences[f"steep, {name}"] = furthest(*(forward_and_backward(way, *given) for way in ways))
+        far = [x.clone() for x in given]
+        far[2][:, :, :9] = torch.nan  # what is beyond the reach of the last queries is not even read
+        differences[f"steep, {name}, unread"] = float(tiled(*far[:3])[:, 0, 64:].isnan().any())
     differences["segment_reach"] = meetings_differ()
     given = inputs(29, 29, (16, 16), torch.float16, (2, 1), 1)
     truth = forward_and_backward(defined(Window(9)), *(x.double() for x in given))
@@ -187,10 +232,18 @@ def kernel_cases() -> dict[str, float]:
         *(*CASES, "gradcheck", "segment_reach"),
         *(f"{name}, dropping" for name in (*DROPPING, "gradcheck")),
         *(f"{name}, {what} sinks" for name in SINKING for what in ("with", "of")),
+        *(f"{name}, {what}" for name in SLOPING for what in ("sloping", "of slopes")),
+        *(f"{name}, capped" for name in CAPPING),
     ],
 )
 def test_the_kernels_interpreted_agree_with_the_definition(case, interpreted):
     assert interpreted[case] < 1e-10
+
+
+@pytest.mark.parametrize("way", ["causal", "both ways"])
+def test_what_a_steep_slope_makes_negligible_is_not_read_and_not_missed(way, interpreted):
+    assert interpreted[f"steep, {way}"] < 1e-8
+    assert interpreted[f"steep, {way}, unread"] == 0
 
 
 def test_half_precision_interpreted_is_as_good_as_plain_torch(interpreted):
@@ -198,7 +251,7 @@ def test_half_precision_interpreted_is_as_good_as_plain_torch(interpreted):
 
 
 @cache
-def made(kernel: str, kind: str, cut: int = 0) -> Any:
+def made(kernel: str, kind: str, cut: int = 0, *, sloped: bool = False, capped: bool = False) -> Any:
     """A kernel compiled for a Hopper, which needs no GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
     import triton.language as tl
@@ -209,10 +262,13 @@ def made(kernel: str, kind: str, cut: int = 0) -> Any:
     given: dict[str, Any] = {"D": 64, "DD": 64, "E": 64, "EE": 64, "WIDE": tl.float32, "OWN": 64, "TILE": 64}
     given |= {"SIZE": 128, "PARTS": 3 if kind == "texts" else 1, "PRECISION": "tf32", "BULK": kind == "band"}
     given |= {"CUT": cut} | ({} if cut else {"seed": None})
+    given |= {"AHEAD": kind == "lists"} | dict.fromkeys(() if sloped else ("slopes", "farthest", "of_slopes"))
+    given |= {"APPROXIMATE": 1} | ({} if capped else {"cap": None})
     given |= {"share": 1} if kind != "lists" else {}
     given |= dict.fromkeys(("firsts", "columns", "kinds", "masks") if kind != "lists" else ())
     given |= dict.fromkeys(("q_names", "k_names", "reach") if kind != "texts" else ())
-    types = {"lse": "*fp32", "delta": "*fp32", "scale": "fp32", "slope": "fp32", "masks": "*i8", "q_names": "*i64"}
+    types = {"lse": "*fp32", "delta": "*fp32", "scale": "fp32", "masks": "*i8", "q_names": "*i64"}
+    types |= {"cap": "fp32", "slopes": "*fp32", "of_slopes": "*fp32", "unit": "fp32", "farthest": "*i32"}
     types |= {"k_names": "*i64", "seed": "*i64"} | dict.fromkeys(
         ("firsts", "columns", "kinds", "lengths", "reach"), "*i32"
     )
@@ -249,6 +305,20 @@ def test_without_dropout_nothing_of_it_is_compiled(kernel):
     dropping = made(kernel, "band", 2**20).asm["ptx"]
     assert hashing in dropping
     assert dropping.count("wgmma.mma_async") == made(kernel, "band").asm["ptx"].count("wgmma.mma_async")
+
+
+@pytest.mark.parametrize(
+    "kernel", ["forward_kernel", *(pytest.param(x, marks=pytest.mark.slow) for x in ("dq_kernel", "dkv_kernel"))]
+)
+def test_a_slope_and_a_cap_compile_for_a_hopper(kernel):
+    """A cap costs one special function a score, and a slope none."""
+
+    def special(**parts: bool) -> int:
+        ptx = made(kernel, "band", **parts).asm["ptx"]
+        return sum(ptx.count(name) for name in ("ex2.approx", "tanh.approx"))
+
+    assert special(sloped=True) == special()
+    assert special(sloped=True, capped=True) > 1.8 * special()
 
 
 def test_the_kernels_for_names_compile_for_a_hopper():

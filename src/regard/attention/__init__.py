@@ -22,6 +22,7 @@ from regard.attention.catalogue import (
     WorkedExample,
     get_recipe,
 )
+from regard.attention.content_patterns import BlockChoice, ContentPattern, LightningIndexer, TopBlocks
 from regard.attention.core import (
     AttentionCall,
     AttentionCore,
@@ -68,7 +69,6 @@ from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Window
 from regard.attention.position import (
     Bias,
     EmbeddingPosition,
-    FrequencyScaling,
     NoPosition,
     Position,
     QueryKeyPosition,
@@ -79,6 +79,7 @@ from regard.attention.relative_position import (
     Alibi,
     Clipped,
     CoPE,
+    LinearBias,
     LogBuckets,
     Relation,
     RelativeBias,
@@ -105,6 +106,7 @@ from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Ran
 from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, attention_stats
 from regard.attention.text_positions import Segments
 from regard.attention.torch_layer import from_torch, to_torch
+from regard.ops.rotary import FrequencyScaling
 
 __all__ = [
     "BACKENDS",
@@ -125,12 +127,14 @@ __all__ = [
     "Bias",
     "Bilinear",
     "Block",
+    "BlockChoice",
     "BlockMap",
     "BooleanMask",
     "CacheCell",
     "Causal",
     "Clipped",
     "CoPE",
+    "ContentPattern",
     "Context",
     "Cosine",
     "Delta",
@@ -163,6 +167,8 @@ __all__ = [
     "LayerCache",
     "Learned",
     "Lightning",
+    "LightningIndexer",
+    "LinearBias",
     "Linformer",
     "LogBuckets",
     "LogitScale",
@@ -212,6 +218,7 @@ __all__ = [
     "StrictCausal",
     "Strided",
     "TalkingHeads",
+    "TopBlocks",
     "TopK",
     "TopKeys",
     "TreeDepth",

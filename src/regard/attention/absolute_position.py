@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from regard.attention.block_map import is_tracing
 from regard.attention.dependency_tree import TREE_MISSING, DependencyTree
-from regard.attention.position import EmbeddingPosition, Pairs
+from regard.attention.position import EmbeddingPosition
+from regard.ops.rotary import Pairs
 
 
 @dataclass(frozen=True, repr=False)

@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 
 from regard.attention.backends import choose, masked
 from regard.attention.backends.reference import Steps
+from regard.attention.content_patterns import is_content
 from regard.attention.functional import attend, prepare, steps
 from regard.attention.recipe import Recipe
 from regard.ops import dispatch
@@ -123,9 +124,15 @@ def must_split(
     if torch.is_grad_enabled() or dispatch.is_exporting() or torch.compiler.is_compiling():
         return False
     few = q.shape[1] * q.shape[2] * k.shape[2] <= MAX_CELLS
-    if few or q_positions is not None or k_positions is not None or not recipe.normaliser.row_wise:
+    if (
+        few
+        or is_content(recipe.pattern)
+        or q_positions is not None
+        or k_positions is not None
+        or not recipe.normaliser.row_wise
+    ):
         return False
-    return (backend or choose(recipe, *prepare(q, k, v, recipe, q_index, k_index))[0]) == "reference"
+    return (backend or choose(*prepare(q, k, v, recipe, q_index, k_index))[0]) == "reference"
 
 
 class GateCore(nn.Module):

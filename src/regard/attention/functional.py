@@ -1,6 +1,7 @@
 """Functional attention: attend, every step of it, and which backend runs a recipe and why."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -8,9 +9,10 @@ from torch import Tensor
 from regard.attention.backends import BACKENDS, choose, reference
 from regard.attention.batch_patterns import describe_tensor
 from regard.attention.gate import NoGate, check_gate
+from regard.attention.pattern import Pattern
 from regard.attention.positions import Indices, Positions, is_readable
 from regard.attention.recipe import Recipe
-from regard.attention.text_positions import TokenPositions, at_positions, token_positions_of
+from regard.attention.text_positions import at_positions, token_positions_of
 
 
 def attend(
@@ -47,10 +49,8 @@ def attend(
         >>> attend(q, k, v, Recipe(score=Dot(), pattern=Causal()))[0, 0, 0]  # the first sees itself alone
         tensor([4.])
     """
-    apart = q_positions is not None or k_positions is not None
-    given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions) if apart else None
-    q, k, positions = prepare(q, k, v, recipe, q_index, k_index, given, check_finite=check_finite)
-    recipe = recipe if given is None else at_positions(recipe, given)
+    where = q_index, k_index, q_positions, k_positions
+    recipe, q, k, positions = prepare(q, k, v, recipe, *where, check_finite=check_finite)
     name = choose(recipe, q, k, positions)[0] if backend is None else backend
     if name not in BACKENDS:
         raise ValueError(f"no backend is called {name!r}; there are {', '.join(BACKENDS)}")
@@ -82,10 +82,7 @@ def steps(
         tensor([[7.7500],
                 [6.5000]])
     """
-    apart = q_positions is not None or k_positions is not None
-    given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions) if apart else None
-    q, k, positions = prepare(q, k, v, recipe, q_index, k_index, given)
-    recipe = recipe if given is None else at_positions(recipe, given)
+    recipe, q, k, positions = prepare(q, k, v, recipe, q_index, k_index, q_positions, k_positions)
     return reference.steps(recipe, q, k, v, positions.grid(*q.shape[:2]))
 
 
@@ -126,8 +123,7 @@ def explain(
         ['53% of the blocks are visible, so skipping the others saves little']
     """
     k = q if k is None else k
-    q, k, positions = prepare(q, k, k, recipe, q_index, k_index)
-    return Explanation(*choose(recipe, q, k, positions))
+    return Explanation(*choose(*prepare(q, k, k, recipe, q_index, k_index)))
 
 
 def prepare(
@@ -137,21 +133,27 @@ def prepare(
     recipe: Recipe,
     q_index: Indices,
     k_index: Indices,
-    given: TokenPositions | None = None,
+    q_positions: Tensor | None = None,
+    k_positions: Tensor | None = None,
     *,
     check_finite: bool = False,
-) -> tuple[Tensor, Tensor, Positions]:
-    """What every backend may rely on: shapes that fit, and q and k already rotated by rotary positions."""
+    past: Mapping[Pattern, Pattern] | None = None,
+) -> tuple[Recipe, Tensor, Tensor, Positions]:
+    """What every backend may rely on: shapes that fit, q and k already rotated, and a pattern that holds its plan."""
     check_inputs(q, k, v, recipe, q_index, k_index)
     if check_finite:
         for name, x in (("q", q), ("k", k), ("v", v)):
             if not bool(torch.isfinite(x).all()):
                 raise ValueError(f"{name} holds {int((~torch.isfinite(x)).sum())} values that are NaN or infinite")
+    apart = q_positions is not None or k_positions is not None
+    given = token_positions_of(q, k, q_index, k_index, q_positions, k_positions) if apart else None
     positions = Positions.of(q, k, q_index, k_index)
     at_q, at_k = (positions.q, positions.k) if given is None else (given.q, given.k)
     for scheme in recipe.query_key_positions:
         q, k = scheme.rotate(q, at_q), scheme.rotate_keys(k, at_k)
-    return q, k, positions
+    pattern = recipe.pattern.plan(q, k, positions, past)
+    recipe = recipe if pattern is recipe.pattern else replace(recipe, pattern=pattern)
+    return recipe if given is None else at_positions(recipe, given), q, k, positions
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, q_index: Indices, k_index: Indices) -> None:

@@ -5,7 +5,8 @@ keys is proved from what the pattern is made of.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from regard.attention.backends import linear, state
 from regard.attention.batch_patterns import Edges
+from regard.attention.content_patterns import ContentPattern, is_content, plans_of
 from regard.attention.core import is_hooked
 from regard.attention.functional import prepare
 from regard.attention.gate import NoGate, bound_values
@@ -76,6 +78,7 @@ class KVCache:
     # keys, values (or latents alone), and what a gate has of each token
     past: tuple[Tensor, ...] | linear.LinearState | None = None
     length: int = 0
+    plans: Mapping[Pattern, Pattern] = field(default_factory=dict)  # what content patterns chose last
 
     @property
     def nbytes(self) -> int:
@@ -105,25 +108,39 @@ class CacheCell(LayerCache):
     def attend(self, layer, q, k, v, recipe):
         cache = self.cache
         if (running := self.running_sum(layer, recipe, q.shape[2])) is not None:
-            q, k, positions = prepare(q, k, v, recipe, cache.length, cache.length)
+            recipe, q, k, positions = prepare(q, k, v, recipe, cache.length, cache.length)
             out, after = running.step(recipe, q, k, v, cache.past, positions=positions.k)
             self.cache = KVCache(after, cache.length + q.shape[2])
             return out
         (k, v), recipe, first = self.append((k, v), recipe)
+        recipe = self.plan(q, k, v, recipe, cache, first)
         return layer.core(q, k, v, recipe, q_index=cache.length, k_index=first, backend=layer.backend)
 
     def attend_latent(self, layer, q, latent, recipe):
-        start = self.cache.length
+        cache, start = self.cache, self.cache.length
         if self.running_sum(layer, recipe, q.shape[2]) is not None:
             return super().attend_latent(layer, q, latent, recipe)
         (latents,), recipe, first = self.append((latent[:, None],), recipe)
         where = {"q_index": start, "k_index": first, "backend": layer.backend}
-        plain = is_hooked(layer.core) or not absorption_saves(layer, q.shape[2], latents.shape[2])
+        plain = (
+            is_hooked(layer.core)
+            or is_content(recipe.pattern)
+            or not absorption_saves(layer, q.shape[2], latents.shape[2])
+        )
         if plain or absorption_objections(layer, recipe):
             k, v = expand(layer, latents[:, 0])
-            return layer.core(layer.norm_queries(q), layer.norm_keys(k), v, recipe, **where)
+            q, k = layer.norm_queries(q), layer.norm_keys(k)
+            return layer.core(q, k, v, self.plan(q, k, v, recipe, cache, first), **where)
         values, recipe = latents[..., latents_of(layer).sizes.rotary :], absorbed_recipe(layer, recipe)
         return absorb_value(layer, layer.core(absorb_query(layer, q), latents, values, recipe, **where))
+
+    def plan(self, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe, before: KVCache, first: int) -> Recipe:
+        """The recipe with what its pattern chooses from the content, which the cache keeps for queries that follow."""
+        if not is_content(recipe.pattern):
+            return recipe
+        planned = prepare(q, k, v, recipe, before.length, first, past=before.plans)[0].pattern
+        self.cache = replace(self.cache, plans=plans_of(recipe.pattern, planned))
+        return replace(recipe, pattern=planned)
 
     def running_sum(self, layer: "MultiHeadAttention", recipe: Recipe, tokens: int) -> ModuleType | None:
         """The backend whose state of fixed size stands for all tokens so far; None where they themselves are kept."""
@@ -187,7 +204,7 @@ def is_causal(pattern: Pattern, tokens: int) -> bool:
 def lookahead(pattern: Pattern, tokens: int) -> int | None:
     """No visible key lies further ahead of its query than this, among so many tokens; None if it cannot be proved."""
     match pattern:
-        case Causal():
+        case Causal() | ContentPattern():
             return 0
         case StrictCausal():
             return -1

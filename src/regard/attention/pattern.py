@@ -9,7 +9,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -67,6 +67,10 @@ class Pattern(ABC):
         """The same pattern, with whatever data it holds on this device."""
         return self
 
+    def plan(self, *call: Any) -> "Pattern":
+        """What a content pattern chooses for q and k at positions, after what is past; any other is its own plan."""
+        return self
+
     @property
     def depends_on_head(self) -> bool:
         """Does `sees` differ from head to head? Then its answer spreads along the head axis."""
@@ -117,6 +121,10 @@ class BinaryPattern(Pattern):
     @property
     def depends_on_head(self):
         return self.left.depends_on_head or self.right.depends_on_head
+
+    def plan(self, *call):
+        left, right = self.left.plan(*call), self.right.plan(*call)
+        return self if left is self.left and right is self.right else type(self)(left, right)  # type: ignore[call-arg]
 
     def to(self, device):
         return type(self)(move_to_device(self.left, device), move_to_device(self.right, device))  # type: ignore[call-arg]
@@ -185,6 +193,9 @@ class Not(Pattern):
     @property
     def depends_on_head(self):
         return self.inner.depends_on_head
+
+    def plan(self, *call):
+        return self if (inner := self.inner.plan(*call)) is self.inner else Not(inner)
 
     def to(self, device):
         return Not(move_to_device(self.inner, device))

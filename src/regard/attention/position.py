@@ -8,13 +8,13 @@ Sinusoidal() + RelativeVectors(Clipped(4), head=64)      schemes add up
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
 from regard.attention.dependency_tree import DependencyTree
+from regard.ops.rotary import FrequencyScaling, Pairs, rotate_fused, use_fused
 
 
 class Position(ABC):  # noqa: B024 (its verbs belong to the three kinds below)
@@ -106,9 +106,6 @@ class EmbeddingPosition(Position):
 # --- applied to q and k ---
 
 
-Pairs = Literal["adjacent", "halves"]  # of features: two side by side, or one from each half
-
-
 class QueryKeyPosition(Position):
     """Abstract: changes q and k by their own positions. x is (b, h, t, d), `positions` is (t) or (b, t).
 
@@ -129,27 +126,6 @@ class QueryKeyPosition(Position):
     def rotate_keys(self, k: Tensor, positions: Tensor) -> Tensor:
         """The same of keys, where they are not changed as queries are."""
         return self.rotate(k, positions)
-
-
-class FrequencyScaling(ABC):
-    """Abstract: other rotations than those of the training, for longer texts; see `rotary_variants`.
-
-    Examples:
-        >>> class Halved(FrequencyScaling):  # every pair turns half as fast
-        ...     def scale(self, frequency):
-        ...         return frequency / 2
-        >>> Rotary(scaling=Halved()).rotate(torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([2]))  # by 1 radian
-        tensor([[[[0.5403, 0.8415]]]])
-    """
-
-    @abstractmethod
-    def scale(self, frequency: Tensor) -> Tensor:
-        """Angles per token of all pairs, scaled."""
-
-    @property
-    def magnitude(self) -> float:
-        """By which rotated queries and keys are multiplied."""
-        return 1.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,15 +163,16 @@ class Rotary(QueryKeyPosition):
         return f"Rotary(theta={self.theta!r}, pairs={self.pairs!r}{scaling}{fraction})"
 
     def rotate(self, x, positions):
-        x, rest = x.tensor_split([int(x.shape[-1] * self.fraction)], -1)
-        if x.shape[-1] % 2:
-            raise ValueError(f"{self} rotates pairs of features; a head of width {x.shape[-1]} is odd")
-        pair = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=torch.float64)
-        frequency = self.theta ** (-pair / x.shape[-1])
+        width = int(x.shape[-1] * self.fraction)
+        if width % 2:
+            raise ValueError(f"{self} rotates pairs of features; a head of width {width} is odd")
+        frequency = self.theta ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
         frequency = frequency if self.scaling is None else self.scaling.scale(frequency)
-        rotated = rotate_pairs(x, positions[..., None].double() * frequency, self.pairs)
-        rotated = rotated if self.scaling is None else rotated * self.scaling.magnitude
-        return rotated if self.fraction == 1 else torch.cat((rotated, rest), -1)
+        magnitude = 1.0 if self.scaling is None else self.scaling.magnitude
+        if x.is_cuda and use_fused(x):
+            return rotate_fused(x, positions, frequency, pairs=self.pairs, magnitude=magnitude)
+        rotated = rotate_pairs(x[..., :width], positions[..., None].double() * frequency, self.pairs) * magnitude
+        return rotated if self.fraction == 1 else torch.cat((rotated, x[..., width:]), -1)
 
 
 def rotate_pairs(x: Tensor, angle: Tensor, pairs: Pairs) -> Tensor:

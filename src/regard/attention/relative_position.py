@@ -18,11 +18,37 @@ from torch import Tensor, nn
 from regard.attention.dependency_tree import TREE_MISSING, DependencyTree
 from regard.attention.position import Bias, ScorePosition
 
-# --- a fixed bias ---
+# --- linear in the distance ---
+
+
+class LinearBias(Bias):
+    """Abstract: -m |i - j|, each head by a slope m of its own, fixed or learned: one multiply-add a score in a kernel.
+
+    Examples:
+        >>> class Halving(LinearBias):  # each token further away weighs half as much
+        ...     def slope(self, h):
+        ...         return torch.full(h.shape, 2.0, device=h.device).log()
+        >>> q = torch.zeros(1, 1, 3, 4)
+        >>> steps(q, q, q, Recipe(position=Halving(), pattern=Causal())).weights[0, 0, 2]
+        tensor([0.1429, 0.2857, 0.5714])
+    """
+
+    @abstractmethod
+    def slope(self, h: Tensor) -> Tensor:
+        """m of heads h."""
+
+    def bias(self, b, h, i, j):
+        return -self.slope(h) * (i - j).abs()
+
+
+def is_linear(scheme: ScorePosition) -> bool:
+    """Does it add -m |i - j| and nothing else? What a subclass changed is not."""
+    verbs = ("bias", "score_term", "contextual_term", "value_term")
+    return isinstance(scheme, LinearBias) and all(getattr(type(scheme), x) is getattr(LinearBias, x) for x in verbs)
 
 
 @dataclass(frozen=True)
-class Alibi(Bias):
+class Alibi(LinearBias):
     """-m |i - j|: far keys are dimmed, each head by a slope m of its own (Press et al. 2022).
 
     Examples:
@@ -51,9 +77,6 @@ class Alibi(Bias):
 
     def slopes(self) -> Tensor:
         return self.slope(torch.arange(self.heads))
-
-    def bias(self, b, h, i, j):
-        return -self.slope(h) * (i - j).abs()
 
 
 # --- relations: which bucket a pair of positions falls into ---

@@ -6,7 +6,8 @@ from math import log, pi
 import torch
 from torch import Tensor
 
-from regard.attention.position import FrequencyScaling, Pairs, QueryKeyPosition, Rotary
+from regard.attention.position import QueryKeyPosition, Rotary
+from regard.ops.rotary import FrequencyScaling, Pairs
 
 # --- longer texts than those of the training ---
 

@@ -106,6 +106,11 @@ class SoftCap(Score):
         return replace(self, score=self.score.for_heads(heads))
 
 
+def split_cap(score: Score) -> tuple[Score, float | None]:
+    """The score below a soft cap, which is applied to each score by itself, and the cap."""
+    return (score.score, score.cap) if isinstance(score, SoftCap) else (score, None)
+
+
 def is_scaled_product(score: Score) -> bool:
     """Is it q · k, but for a scale and a cap?"""
-    return isinstance(score.score if isinstance(score, SoftCap) else score, ScaledDot | GivenScale)
+    return isinstance(split_cap(score)[0], ScaledDot | GivenScale)

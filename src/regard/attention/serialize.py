@@ -11,6 +11,7 @@ from torch import nn
 
 from regard.attention import (
     absolute_position,
+    content_patterns,
     gate,
     head_mixing,
     normaliser,
@@ -27,10 +28,11 @@ from regard.attention.batch_patterns import BatchPattern
 from regard.attention.gate import BoundForget, BoundGate, Gate
 from regard.attention.normaliser import Normaliser
 from regard.attention.pattern import And, Not, Or, Pattern
-from regard.attention.position import FrequencyScaling, Position
+from regard.attention.position import Position
 from regard.attention.relative_position import Relation
 from regard.attention.score import Score
 from regard.attention.sparse_patterns import Block, PerHead
+from regard.ops.rotary import FrequencyScaling
 
 Part = Score | Position | FrequencyScaling | Relation | Pattern | Normaliser | Gate
 T = TypeVar("T")
@@ -48,7 +50,7 @@ PARTS: dict[str, type] = {
         *(relative_position.TreePath, absolute_position.TreeDepth),
         *(pattern.Full, pattern.Causal, pattern.StrictCausal, pattern.Window, sparse_patterns.Strided),
         *(sparse_patterns.Prefix, sparse_patterns.Global, sparse_patterns.Random, sparse_patterns.Block),
-        sparse_patterns.PerHead,
+        *(sparse_patterns.PerHead, content_patterns.TopBlocks, content_patterns.LightningIndexer),
         *(normaliser.Softmax, normaliser.ReLU, normaliser.Sigmoid, normaliser.Proportional, softmax_variants.Sparsemax),
         *(softmax_variants.TopK, normaliser.AttentionDropout),
         *(softmax_variants.SoftmaxPlusOne, softmax_variants.SinkSoftmax, softmax_variants.Entmax),

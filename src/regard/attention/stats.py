@@ -481,7 +481,7 @@ def attention_stats(
         >>> stats.entropy[0, 0, :3]  # log 2, log 3, log 3
         tensor([0.6931, 1.0986, 1.0986])
     """
-    q, k, positions = prepare(q, k, k, recipe, q_index, k_index)
+    recipe, q, k, positions = prepare(q, k, k, recipe, q_index, k_index)
     if why := request.shape_error(q.shape[2], k.shape[2]):
         raise ValueError(why)
     if log_sum_exp is not None and log_sum_exp.shape != q.shape[:3]:

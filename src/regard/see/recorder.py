@@ -28,7 +28,6 @@ from regard.attention.core import (
     hook_modules,
 )
 from regard.attention.functional import prepare
-from regard.attention.text_positions import at_positions, token_positions_of
 from regard.interop import foreign_model
 from regard.models.seq2seq import inference_mode
 from regard.see.edits import Edits, SiteEdits, SiteExtent, refuse_index, refuse_unknown
@@ -80,9 +79,8 @@ def build_site(call: AttentionCall, edits: SiteEdits) -> AttentionSite:
         raise ValueError(
             f"the cache of {call.site.name} has dropped its first {call.k_index} keys; record from the first token on"
         )
-    given = token_positions_of(call.q, call.k, call.q_index, call.k_index, call.q_positions, call.k_positions)
-    q, k, _ = prepare(call.q, call.k, call.v, call.recipe, call.q_index, call.k_index, given)
-    recipe = call.recipe if given is None else at_positions(call.recipe, given)
+    where = call.q_index, call.k_index, call.q_positions, call.k_positions
+    recipe, q, k, _ = prepare(call.q, call.k, call.v, call.recipe, *where)
     return AttentionSite(call.site, q, k, call.v, recipe, call.output, call.q_index, edits)
 
 

@@ -1,9 +1,10 @@
 """Block-sparse attention: softmax of an inner product over the tiles that a pattern shows, on a GPU.
 
-Better than FlexAttention wherever no bias is wanted: a band (causal, a window, either with padding or packed documents)
+Better than FlexAttention wherever it runs: a band (causal, a window, either with padding or packed documents)
 costs no block map and no mask but at its edges, nothing is compiled anew for another pattern of the kind or another
-length, and a batch's own data never make the GPU wait. Dropout is part of the kernels. FlexAttention takes what this
-objects to: biases, and patterns whose every tile is seen in part.
+length, and a batch's own data never make the GPU wait. Dropout, sinks, a soft cap and biases that are linear in the
+distance (ALiBi) are part of the kernels. FlexAttention takes what this objects to: other biases, and patterns whose
+every tile is seen in part.
 
 A pattern is taken apart into conditions that must all hold. A batch's own data stay data, for the kernel to compare:
 `Padding` is a number of keys per batch element, `Documents` segment ids on both sides and, from their borders, the
@@ -26,13 +27,16 @@ import torch
 from jaxtyping import Int, Int8
 from torch import Tensor
 
-from regard.attention.backends.sdpa import needs_no_mask, softmax_dropout
+from regard.attention.backends.sdpa import runs_dense, softmax_dropout
 from regard.attention.batch_patterns import BatchPattern, Documents, Padding, block_min_max
 from regard.attention.block_map import MIXED, BlockMap, Span, cached_for, move_to_device, planning_objections
+from regard.attention.content_patterns import BlockChoice
 from regard.attention.gate import state_objections
-from regard.attention.pattern import And, Full, Pattern
+from regard.attention.pattern import And, Causal, Full, Pattern
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
+from regard.attention.relative_position import LinearBias, is_linear
+from regard.attention.scaled_score import split_cap
 from regard.attention.score import InnerProduct, ScaledDot
 from regard.attention.serialize import leaves
 from regard.attention.softmax_variants import split_sinks
@@ -59,13 +63,15 @@ class TileRows:
     firsts: Int[Tensor, " bounds"]  # one more than there are rows
     columns: Int[Tensor, "entries"]
     masks: Int[Tensor, "entries"]
+    of_a_head: int = 0  # so many rows belong to each head, one after the other; 0: all heads share them
 
     @staticmethod
     def of(row: Tensor, column: Tensor, mask: Tensor, rows: int, device: torch.device) -> "TileRows":
         order = (row * (int(column.max()) + 1 if len(column) else 1) + column).argsort()
         firsts = torch.zeros(rows + 1, dtype=torch.int64)
         firsts[1:] = torch.bincount(row, minlength=rows).cumsum(0)
-        return TileRows(*(x.to(device, torch.int32) for x in (firsts, column[order], mask[order])))
+        firsts, column, mask = (x.to(device, torch.int32) for x in (firsts, column[order], mask[order]))
+        return TileRows(firsts, column, mask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +126,7 @@ def cut_tiles(pattern: Pattern, n_q: int, n_k: int, start: int, device: torch.de
     if why := tiling_objections(pattern, n_q, n_k, start):
         raise ValueError("; ".join(why))
     parts = PatternParts.of(move_to_device(pattern, device))
-    static = parts.tiling(n_q, n_k, start)
+    static = chosen_tiles(parts.choices[0], n_k) if parts.choices else parts.tiling(n_q, n_k, start)
     if isinstance(static, BlockMap):
         static = cached_for(parts.static, tile_lists)(parts.static, n_q, n_k, start, device)
     assert not isinstance(static, str)  # or it objected
@@ -132,6 +138,8 @@ def cut_tiles(pattern: Pattern, n_q: int, n_k: int, start: int, device: torch.de
 def tiling_objections(pattern: Pattern, n_q: int, n_k: int, start: int = 0) -> list[str]:
     """Why a pattern cannot be cut into tiles; empty if it can."""
     parts = PatternParts.of(pattern)
+    if parts.choices:
+        return choice_objections(parts, n_q, n_k, start)
     tiling = parts.tiling(n_q, n_k, start)
     return [
         *([tiling] if isinstance(tiling, str) else []),
@@ -149,15 +157,17 @@ class PatternParts:
 
     paddings: tuple[Padding, ...]
     documents: tuple[Documents, ...]
+    choices: tuple[BlockChoice, ...]
     static: Pattern
 
     @staticmethod
     def of(pattern: Pattern) -> "PatternParts":
         conditions = conjuncts(pattern)
-        rest = [part for part in conditions if not isinstance(part, Padding | Documents)]
+        rest = [part for part in conditions if not isinstance(part, Padding | Documents | BlockChoice)]
         return PatternParts(
             tuple(part for part in conditions if isinstance(part, Padding)),
             tuple(part for part in conditions if isinstance(part, Documents)),
+            tuple(part for part in conditions if isinstance(part, BlockChoice)),
             reduce(and_, rest) if rest else Full(),
         )
 
@@ -250,6 +260,49 @@ def distinct_masks(pattern: Pattern, chosen: BlockMap, where: Int[Tensor, "m 2"]
     return torch.tensor(number, dtype=torch.long), torch.from_numpy(masks.view(np.int8))
 
 
+# --- blocks chosen from the content ---
+
+
+def choice_objections(parts: PatternParts, n_q: int, n_k: int, start: int) -> list[str]:
+    choice, sizes = parts.choices[0], ", ".join(map(str, SIZES))
+    alike = choice.queries == choice.block in SIZES
+    return [
+        *([] if len(parts.choices) == 1 else ["it reads the blocks of one choice, not of several"]),
+        *([] if parts.static in (Full(), Causal()) else [f"{parts.static} hides single keys of the blocks chosen"]),
+        *([f"{parts.documents[0]} hides single keys of the blocks chosen"] if parts.documents else []),
+        *([] if alike else [f"its tiles are blocks of {sizes} keys, chosen by as many queries together"]),
+        *([] if start == choice.first == 0 else [f"its lists of blocks begin at query 0, not at {start}"]),
+        *([why] if (why := choice.shape_error(n_q, n_k)) else []),
+    ]
+
+
+def chosen_tiles(choice: BlockChoice, n_k: int) -> TileLists:
+    """The lists of a choice, those of each head by themselves, made on its device: nobody waits for any number."""
+    chosen, size = choice.chosen, choice.block
+    (batch, heads, rows, most), columns = chosen.shape, -(-n_k // size)
+    real = (chosen >= 0).flatten()
+    head = torch.arange(batch * heads, device=chosen.device).repeat_interleave(rows * most)
+    row = torch.arange(rows, device=chosen.device).repeat_interleave(most).repeat(batch * heads)
+    column = chosen.flatten()
+    mask = torch.where(row == column, 0, WHOLE)  # of its own block a query sees what is not ahead of it
+    # what is not there is sorted to the end, where no list reaches
+    of_queries, of_keys = (
+        sorted_lists(torch.where(real, head * n + own, batch * heads * n), other, mask, batch * heads, n)
+        for own, other, n in ((row, column, rows), (column, row, columns))
+    )
+    triangle = torch.ones(1, size, size, dtype=torch.int8, device=chosen.device).tril()
+    return TileLists(size, of_queries, of_keys, triangle)
+
+
+def sorted_lists(place: Tensor, other: Tensor, mask: Tensor, heads: int, rows: int) -> TileRows:
+    """Entries in the order of their places, heads · rows of them; those of one place stay in their order."""
+    count = torch.zeros(heads * rows + 2, dtype=torch.int64, device=place.device)
+    count.scatter_add_(0, place + 1, torch.ones_like(place))
+    order = place.sort(stable=True).indices
+    firsts, other, mask = (x.to(torch.int32) for x in (count.cumsum(0)[:-1], other[order], mask[order]))
+    return TileRows(firsts, other, mask, rows)
+
+
 # --- several documents in one row ---
 
 
@@ -287,8 +340,12 @@ WIDEST = 256  # of one head: beyond that no tile fits
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     why = planning_objections() or [
-        *([] if isinstance(recipe.score, InnerProduct) else [f"{recipe.score} is not an inner product"]),
-        *(f"{scheme} adds to single scores, which it never materialises" for scheme in recipe.score_positions),
+        *([] if isinstance(split_cap(recipe.score)[0], InnerProduct) else [f"{recipe.score} is not an inner product"]),
+        *(
+            f"{scheme} adds to single scores, and not by a slope of the distance (LinearBias)"
+            for scheme in recipe.score_positions
+            if not is_linear(scheme)
+        ),
         *(
             []
             if softmax_dropout(split_sinks(recipe.normaliser)[0]) is not None
@@ -312,10 +369,13 @@ def triton_objections() -> list[str]:
 
 
 def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
-    if needs_no_mask(recipe, positions) and split_sinks(recipe.normaliser)[1] is None:
+    capped = split_cap(recipe.score)[1] is not None
+    if not capped and runs_dense(recipe, q, k, positions):
         return ["without a mask, torch's dense kernels are faster"]
     if min(q.shape[2], k.shape[2]) < SHORTEST:
         return [f"{q.shape[2]} queries and {k.shape[2]} keys are too few for tiles to pay"]
+    if PatternParts.of(recipe.pattern).choices:  # whose lists are made anew at each call
+        return []
     tiles = BlockSparseTiles.of(recipe.pattern, q.shape[2], k.shape[2], start=positions.start or 0, device=q.device)
     if isinstance(tiles.static, TileLists) and tiles.segment_ids is not None:
         return [f"{recipe.pattern} is no band, so documents would be compared in tiles that hold none of them"]
@@ -325,7 +385,7 @@ def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> l
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor:
     from regard.attention.kernels.block_sparse import block_sparse_attention  # needs Triton
 
-    score, scale = recipe.score, 1.0
+    (score, cap), scale = split_cap(recipe.score), 1.0
     assert isinstance(score, InnerProduct)  # or it objected
     tiles = BlockSparseTiles.of(recipe.pattern, q.shape[2], k.shape[2], start=positions.start or 0, device=q.device)
     if score == ScaledDot():  # the kernels multiply by themselves
@@ -333,4 +393,12 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
     else:
         q, k = score.fold_q(q), score.fold_k(k)
     softmax, sinks = split_sinks(recipe.normaliser, q.device)
-    return block_sparse_attention(q, k, v, tiles, scale=scale, dropout=softmax_dropout(softmax) or 0.0, sinks=sinks)
+    rate, slopes = softmax_dropout(softmax) or 0.0, total_slope(recipe, q)
+    return block_sparse_attention(q, k, v, tiles, scale=scale, dropout=rate, sinks=sinks, slopes=slopes, cap=cap)
+
+
+def total_slope(recipe: Recipe, q: Tensor) -> Tensor | None:
+    """The slope of each head, of all biases together; None if there is none."""
+    heads = torch.arange(q.shape[1], device=q.device)
+    found = [scheme.slope(heads) for scheme in recipe.score_positions if isinstance(scheme, LinearBias)]
+    return reduce(torch.add, found).expand(q.shape[1]) if found else None

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask, flex_attention
 
 from regard.attention.backends.reference import fold_query
-from regard.attention.backends.sdpa import needs_no_mask
+from regard.attention.backends.sdpa import runs_dense
 from regard.attention.batch_patterns import Edges
 from regard.attention.block_map import FULL, MIXED, cached_for, planning_objections
 from regard.attention.gate import state_objections
@@ -19,8 +19,8 @@ from regard.attention.position import Bias
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import RelativeBias
-from regard.attention.scaled_score import SoftCap
-from regard.attention.score import InnerProduct, Score
+from regard.attention.scaled_score import split_cap
+from regard.attention.score import InnerProduct
 from regard.attention.serialize import leaves
 from regard.attention.softmax_variants import split_sinks
 
@@ -32,7 +32,7 @@ SHORTEST = 1024  # below this torch's dense kernels with a mask do as well, and 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
     return planning_objections() or [
-        *([] if isinstance(uncapped(recipe), InnerProduct) else [f"{recipe.score} is not an inner product"]),
+        *([] if isinstance(split_cap(recipe.score)[0], InnerProduct) else [f"{recipe.score} is not an inner product"]),
         *(f"{scheme} is more than a bias" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
         *(
             f"{scheme} learns, and its gradient can be compiled only for numbers read by an index (RelativeBias)"
@@ -52,18 +52,8 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
 
 
 def is_narrow(recipe: Recipe, q: Tensor) -> bool:
-    folded = fold_query(replace(recipe, score=uncapped(recipe)), q[:0])
+    folded = fold_query(replace(recipe, score=split_cap(recipe.score)[0]), q[:0])
     return min(q.shape[-1], folded.shape[-1]) < NARROWEST
-
-
-def uncapped(recipe: Recipe) -> Score:
-    """The score below a soft cap, which is applied to each score by itself."""
-    return recipe.score.score if isinstance(recipe.score, SoftCap) else recipe.score
-
-
-def is_plain(recipe: Recipe) -> bool:
-    """Neither capped nor with sinks, so that torch's dense kernels could run it."""
-    return uncapped(recipe) is recipe.score and split_sinks(recipe.normaliser)[1] is None
 
 
 def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
@@ -71,12 +61,12 @@ def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> l
         return ["on the CPU it runs uncompiled and forms every score"]
     if min(q.shape[2], k.shape[2]) < SHORTEST:
         return [f"{q.shape[2]} queries and {k.shape[2]} keys are too few to compile for"]
-    dense = needs_no_mask(recipe, positions) and is_plain(recipe)
+    dense = split_cap(recipe.score)[1] is None and runs_dense(recipe, q, k, positions)
     return ["without a mask or bias, torch's dense kernels are faster"] if dense else []
 
 
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor:
-    score, cap = uncapped(recipe), recipe.score.cap if isinstance(recipe.score, SoftCap) else None
+    score, cap = split_cap(recipe.score)
     assert isinstance(score, InnerProduct)  # or it objected
     start, (_, sinks) = positions.start or 0, split_sinks(recipe.normaliser, q.device)
     if not torch.is_grad_enabled():  # on the CPU it refuses whatever could have a gradient, even if none is wanted

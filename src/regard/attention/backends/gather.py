@@ -245,7 +245,7 @@ class GatheredRows:
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         recipe, (cells, _) = self.call.recipe, self.cells(q.device)
         # which of torch's kernels runs may depend on whether gradients are wanted, and each draws noise of its own
-        if sdpa.softmax_dropout(recipe.normaliser) or sdpa.objections(recipe, q, k, Positions(q, k, None)):
+        if sdpa.softmax_dropout(recipe.normaliser) != 0 or sdpa.objections(recipe, q, k, Positions(q, k, None)):
             return self.attend_by_reference(q, k, v)
         return sdpa.attend_masked(recipe, q, k, v, cells, self.visible(q.device))
 

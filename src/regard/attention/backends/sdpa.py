@@ -1,8 +1,18 @@
-"""SDPA backend: torch's scaled_dot_product_attention, for softmax of an inner product plus a bias."""
+"""SDPA backend: torch's scaled_dot_product_attention, for softmax of an inner product plus a bias.
+
+Sinks need no kernel of their own. With z = log Σ exp(s), which torch's kernels keep for their backward pass, and
+z' = log(exp(z) + exp(sink)), the weights are exp(s - z') and the output o' = exp(z - z') o. The backward pass of
+softmax forms P = exp(s - z) and P (ō·v - ō·o) from what it is given: given z' and o', it is that of a sink.
+"""
+
+from typing import Any
 
 import torch
+from einops import repeat
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.attention.backends.reference import fold_query
 from regard.attention.block_map import is_tracing
@@ -13,13 +23,14 @@ from regard.attention.position import Bias
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
+from regard.attention.softmax_variants import split_sinks
 from regard.ops.dispatch import needs_float32
 
 LARGEST_MASK = 2**26  # cells; beyond that a mask is dearer than the attention
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
-    score = recipe.score
+    score, (softmax, sinks) = recipe.score, split_sinks(recipe.normaliser)
     return [
         *([] if isinstance(score, InnerProduct) else [f"{score} is not an inner product"]),
         *(
@@ -28,9 +39,31 @@ def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> li
             else []
         ),
         *(f"{scheme} is more than a bias" for scheme in recipe.score_positions if not isinstance(scheme, Bias)),
-        *([] if softmax_dropout(recipe.normaliser) is not None else [f"{recipe.normaliser} is not softmax"]),
+        *(sink_objections(recipe, q, k, positions) if sinks is not None else []),
+        *([] if softmax_dropout(softmax) is not None else [f"{recipe.normaliser} is not softmax"]),
         *state_objections(recipe.gate),
     ]
+
+
+def sink_objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
+    """Why torch's kernels cannot run softmax with sinks; empty if they can."""
+    return [
+        *([] if needs_no_mask(recipe, positions) else [f"{recipe.normaliser} under a mask is not a kernel of torch's"]),
+        *([] if split_sinks(recipe.normaliser)[0] == Softmax() else [f"{recipe.normaliser} drops weights"]),
+        *(["what its kernels keep is not known while torch traces the call"] if is_tracing() else []),
+        *([] if q.shape[2] and k.shape[2] else ["there is nothing to see"]),
+        *([] if q.device.type == "cpu" or runs_cudnn(recipe, q, k) else ["cuDNN's kernels do not run this"]),
+    ]
+
+
+def runs_cudnn(recipe: Recipe, q: Tensor, k: Tensor) -> bool:
+    """Would torch choose cuDNN's kernels for these queries and keys?"""
+    if not q.is_cuda or q.dtype.itemsize > 2 or q.shape[3] != k.shape[3]:
+        return False
+    keys = k[:, :1].expand(-1, q.shape[1], -1, -1)
+    choose: Any = torch._fused_sdp_choice  # type: ignore[reportPrivateImportUsage]
+    chosen = choose(q, keys, keys, is_causal=recipe.pattern == Causal(), scale=1.0)
+    return chosen == SDPBackend.CUDNN_ATTENTION.value
 
 
 def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
@@ -40,6 +73,8 @@ def discouraged(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> l
 
 
 def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions) -> Tensor:
+    if split_sinks(recipe.normaliser)[1] is not None:
+        return attend_with_sinks(recipe, q, k, v)
     if needs_no_mask(recipe, positions):
         return folded_sdpa(recipe, q, k, v, None, is_causal=recipe.pattern == Causal())
     cells = positions.grid(*q.shape[:2])
@@ -93,6 +128,69 @@ def call_sdpa(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, added: Tensor | N
         scale=1.0,
         enable_gqa=bool(q.shape[1] != k.shape[1]),  # sizes are tensors under torch.jit.trace
     )
+
+
+# --- sinks ---
+
+
+def attend_with_sinks(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    sinks, dtype = split_sinks(recipe.normaliser, q.device)[1], v.dtype
+    q, k = recipe.score.fold_q(q), recipe.score.fold_k(k)
+    k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
+    q, k, v = (x.float() for x in (q, k, v)) if needs_float32(q, k) else (q, k, v)
+    width = max(q.shape[3], v.shape[3])  # the kernels want one for all, and zeros change nothing
+    q, k, padded = (x if x.shape[3] == width else pad(x, (0, width - x.shape[3])) for x in (q, k, v))
+    out = SinkFunction.apply(q, k, padded, sinks, recipe.pattern == Causal())
+    assert isinstance(out, Tensor)
+    return out[..., : v.shape[3]].to(dtype)
+
+
+class SinkFunction(torch.autograd.Function):
+    """softmax(q kᵀ) v with a sink in each head, by torch's kernels."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, sinks, is_causal):
+        if q.is_cuda:
+            keep = {"compute_log_sumexp": True, "is_causal": is_causal, "scale": 1.0}
+            out, z, *more, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, **keep)
+        else:
+            run, more = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, ()
+            out, z = run(q, k, v, is_causal=is_causal, scale=1.0)
+        sink = sinks.to(z).view(-1, *(1 for _ in z.shape[2:]))
+        total = torch.logaddexp(z, sink)
+        out = out * (z - total).exp().view(*z.shape[:3], 1).to(out.dtype)
+        ctx.save_for_backward(q, k, v, sinks, out, total)
+        ctx.call = is_causal, more
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[override]
+        (q, k, v, sinks, out, total), (is_causal, more) = ctx.saved_tensors, ctx.call
+        grad = grad.contiguous()
+        if q.is_cuda:
+            rest, randomness = more[:4], more[4:]
+            of = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+                grad, q, k, v, out, total, *randomness, None, *rest, 0.0, is_causal, scale=1.0
+            )
+        else:
+            of = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                grad, q, k, v, out, total, 0.0, is_causal, scale=1.0
+            )
+        # the sink's value is 0: ∂L/∂sink = -Σ_i weight_i (ō_i · o_i)
+        weights = (sinks.to(total).view(-1, 1) - total.view(*total.shape[:3])).exp()
+        pull = -(weights * (grad.to(total.dtype) * out).sum(-1)).sum((0, 2)).to(sinks.dtype)
+        return *of, pull if len(sinks) > 1 else pull.sum(0, keepdim=True), None
+
+
+# --- what it runs without a mask ---
+
+
+def runs_dense(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> bool:
+    """Can torch's dense kernels run it without any mask?"""
+    sinks = split_sinks(recipe.normaliser)[1]
+    return needs_no_mask(recipe, positions) and (sinks is None or not sink_objections(recipe, q, k, positions))
 
 
 def needs_no_mask(recipe: Recipe, positions: Positions) -> bool:

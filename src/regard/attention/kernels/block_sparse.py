@@ -10,6 +10,12 @@ D_i = ō_i·o_i,
 by two kernels, one per tile of queries (dq, which also computes D) and one per tile of keys (dk, dv): 7 products of
 tiles instead of 5, but no two programs write to one address, so gradients are the same every time.
 
+A bias −m |i − j| with a slope m for each head (ALiBi) costs one multiply-add a score: where no key is ahead of its
+query, −m (i − j) = m (j − i₀) − m (i − i₀), of which the first part is a vector of the tile's keys and the second joins
+L. It also makes far keys negligible: with B ≥ |s|, all keys further away than R = (2B + log n + 30 log 2) / m weigh
+together less than a rounding of the row's sum. R is found on the device (`negligible_from`), and no tile beyond it is
+visited. A soft cap takes t = tanh(s / c): s becomes c t, and dS is multiplied by 1 − t².
+
 Dropout multiplies P by m, which is 0 or 1/(1 − rate) by a hash of a weight's index (`ops/dropout_triton.py`):
 o = (P ∘ m) v, dv = (P ∘ m)ᵀ ō, dP = ō vᵀ ∘ m, and the rest as it stands, D included, since ō·o = Σ_j P_ij dP_ij all
 the same.
@@ -154,6 +160,37 @@ def tile_entry(e, columns, kinds, sure, unsure, end, NAMED: tl.constexpr, TILE: 
 
 
 @triton.jit
+def soft_cap(x, WIDE: tl.constexpr, APPROXIMATE: tl.constexpr):
+    """tanh: by exp2, off by 1e-7 at most, or by the machine's own, whose error is a fourth of bfloat16's."""
+    if APPROXIMATE:
+        found = tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)  # noqa: FBT003
+    else:
+        found = (1.0 - 2.0 / (1.0 + tl.exp2(x * 2.8853900817779268))).to(WIDE)
+    return found
+
+
+@triton.jit
+def in_base_2(s, scale, cap, slopes):
+    """Scores in units of log 2; a cap or a bias needed that before."""
+    return s * scale if cap is None and slopes is None else s
+
+
+@triton.jit
+def distances(i, j, origin, AHEAD: tl.constexpr, WIDE: tl.constexpr):
+    """|i − j|, or where no key is ahead of its query that of the origin alone, whatever the row."""
+    return tl.abs(i.to(WIDE) - j.to(WIDE)) if AHEAD else (origin - j).to(WIDE)
+
+
+@triton.jit
+def band_ends(least, most, farthest, at):
+    """The band without what weighs nothing in this head."""
+    if farthest is not None:
+        far = tl.load(farthest + at)
+        least, most = tl.maximum(least, -far), tl.minimum(most, far)
+    return least, most
+
+
+@triton.jit
 def run_part(part: tl.constexpr, PARTS: tl.constexpr, first, stop, sure, unsure):
     """A run at once, or in three: masked, whole, masked."""
     low, high = first, stop
@@ -172,6 +209,7 @@ def run_part(part: tl.constexpr, PARTS: tl.constexpr, first, stop, sure, unsure)
 
 # no kernel is compiled anew for another length
 UNSPECIALIZED = ["n_q", "n_k", "start", "least", "most", "heads", "length_b", "q_name_b", "k_name_b", "reach_b"]
+UNSPECIALIZED += ["list_rows"]
 LEVELS = tl.constexpr(2**24)  # of a dropout rate
 FILL = tl.constexpr(128)  # numbers per query are kept in whole tiles, so that they load without care
 
@@ -180,11 +218,11 @@ FILL = tl.constexpr(128)  # numbers per query are kept in whole tiles, so that t
 def forward_kernel(
     q, k, v, out, lse,
     q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, o_b, o_h, o_i,
-    firsts, columns, kinds, masks, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
-    heads, share, n_q, n_k, start, least, most, scale, seed,
+    firsts, columns, kinds, masks, list_rows, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
+    heads, share, n_q, n_k, start, least, most, scale, cap, slopes, farthest, seed,
     D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
     OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
-    PRECISION: tl.constexpr, CUT: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr, AHEAD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     tile, at = program_tile(n_q, OWN, columns is not None, 1)  # type: ignore[misc]
     b, h = (at // heads).to(tl.int64), (at % heads).to(tl.int64)
@@ -197,18 +235,21 @@ def forward_kernel(
         k_names += b * k_name_b
         reach += b * reach_b + tile * 4
     if columns is None:
+        least, most = band_ends(least, most, farthest, at)
         i1 = tl.minimum(i0 + OWN, n_q) - 1 + start
         here = i0 + start
         first, stop, sure, unsure = tile_run(here - most, i1 - least + 1, i1 - most, here - least + 1, end, reach, TILE)
         last = tl.minimum(i + start - least, end - 1)
         count = tl.maximum(last - (i + start - most) + 1, 0)
     else:
-        first, stop, sure, unsure = listed_run(firsts, tile, OWN, TILE, SIZE)
+        first, stop, sure, unsure = listed_run(firsts + at * list_rows, tile, OWN, TILE, SIZE)
         last = tl.zeros_like(i) + end - 1
         count = tl.zeros_like(i) + end
     q_tile = load_rows(q, b, h, q_b, q_h, q_i, i0, n_q, OWN, D, DD, 0, 0)
     if CUT > 0:
         counters = first_counters(seed, at * n_q + i)[:, None]
+    if slopes is not None:
+        slope = tl.load(slopes + h)
     top = tl.full([OWN], -float("inf"), WIDE)
     total = tl.zeros([OWN], WIDE)
     acc = tl.zeros([OWN, EE], WIDE)
@@ -219,14 +260,19 @@ def forward_kernel(
             k_tile = load_rows(k, b, g, k_b, k_g, k_j, j0, n_k, TILE, D, DD, PARTS == 3 and part == 1, BULK)
             v_tile = load_rows(v, b, g, v_b, v_g, v_j, j0, n_k, TILE, E, EE, PARTS == 3 and part == 1, BULK)
             s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=WIDE)
+            j = j0 + tl.arange(0, TILE)
+            if cap is not None:
+                s = soft_cap(s * (scale / cap), WIDE, APPROXIMATE) * cap
+            if slopes is not None:
+                away = distances(i[:, None] + start, j[None, :], i0 + start, AHEAD, WIDE)
+                s = (s * scale if cap is None else s) - slope * away
             if masked if PARTS == 1 else part != 1:
-                j = j0 + tl.arange(0, TILE)
                 seen = in_range(last[:, None] - j[None, :], count[:, None])
                 seen = visible(seen, i[:, None], j[None, :], n_q, n_k, q_names, k_names, masks, kind, SIZE)
                 s = tl.where(seen, s, -float("inf"))
-            new = tl.maximum(top, tl.max(s, 1) * scale)
+            new = tl.maximum(top, in_base_2(tl.max(s, 1), scale, cap, slopes))
             finite = tl.where(new == -float("inf"), 0.0, new)
-            p = tl.exp2(s * scale - finite[:, None])
+            p = tl.exp2(in_base_2(s, scale, cap, slopes) - finite[:, None])
             shrink = tl.exp2(top - finite)
             total = total * shrink + tl.sum(p, 1)
             if CUT > 0:
@@ -239,18 +285,20 @@ def forward_kernel(
         acc *= LEVELS / (LEVELS - CUT)
     store_rows(out + b * o_b + h * o_h, i0, o_i, n_q, acc / total[:, None], OWN, E, EE)
     sums = tl.where(blind, float("inf"), top + tl.log2(total))
+    if slopes is not None and not AHEAD:
+        sums -= slope * (i - i0).to(WIDE)
     tl.store(lse + tl.cast(at, tl.int64) * (tl.cdiv(n_q, FILL) * FILL) + i, sums, mask=i < n_q)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def dq_kernel(
-    q, k, v, out, upstream, lse, delta, dq,
+    q, k, v, out, upstream, lse, delta, dq, of_slopes,
     q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, o_b, o_h, o_i, u_b, u_h, u_i, dq_b, dq_h, dq_i,
-    firsts, columns, kinds, masks, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
-    heads, share, n_q, n_k, start, least, most, scale, slope, seed,
+    firsts, columns, kinds, masks, list_rows, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
+    heads, share, n_q, n_k, start, least, most, scale, cap, slopes, farthest, unit, seed,
     D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
     OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
-    PRECISION: tl.constexpr, CUT: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr, AHEAD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     tile, at = program_tile(n_q, OWN, columns is not None, 1)  # type: ignore[misc]
     b, h = (at // heads).to(tl.int64), (at % heads).to(tl.int64)
@@ -263,13 +311,14 @@ def dq_kernel(
         k_names += b * k_name_b
         reach += b * reach_b + tile * 4
     if columns is None:
+        least, most = band_ends(least, most, farthest, at)
         i1 = tl.minimum(i0 + OWN, n_q) - 1 + start
         here = i0 + start
         first, stop, sure, unsure = tile_run(here - most, i1 - least + 1, i1 - most, here - least + 1, end, reach, TILE)
         last = tl.minimum(i + start - least, end - 1)
         count = tl.maximum(last - (i + start - most) + 1, 0)
     else:
-        first, stop, sure, unsure = listed_run(firsts, tile, OWN, TILE, SIZE)
+        first, stop, sure, unsure = listed_run(firsts + at * list_rows, tile, OWN, TILE, SIZE)
         last = tl.zeros_like(i) + end - 1
         count = tl.zeros_like(i) + end
     q_tile = load_rows(q, b, h, q_b, q_h, q_i, i0, n_q, OWN, D, DD, 0, 0)
@@ -281,7 +330,12 @@ def dq_kernel(
     sums = tl.load(lse + spots, mask=i < n_q, other=float("inf"))
     if CUT > 0:
         counters = first_counters(seed, at * n_q + i)[:, None]
+    if slopes is not None:
+        slope = tl.load(slopes + h)
+        if not AHEAD:
+            sums += slope * (i - i0).to(WIDE)
     acc = tl.zeros([OWN, DD], WIDE)
+    pull = tl.zeros([OWN], WIDE)
     for part in tl.static_range(PARTS):
         low, high = run_part(part, PARTS, first, stop, sure, unsure)  # type: ignore[misc]
         for e in tl.range(low, high):
@@ -289,30 +343,43 @@ def dq_kernel(
             k_tile = load_rows(k, b, g, k_b, k_g, k_j, j0, n_k, TILE, D, DD, PARTS == 3 and part == 1, BULK)
             v_tile = load_rows(v, b, g, v_b, v_g, v_j, j0, n_k, TILE, E, EE, PARTS == 3 and part == 1, BULK)
             s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=WIDE)
+            j = j0 + tl.arange(0, TILE)
+            if cap is not None:
+                capped = soft_cap(s * (scale / cap), WIDE, APPROXIMATE)
+                s = capped * cap
+            if slopes is not None:
+                away = distances(i[:, None] + start, j[None, :], i0 + start, AHEAD, WIDE)
+                s = (s * scale if cap is None else s) - slope * away
             if masked if PARTS == 1 else part != 1:
-                j = j0 + tl.arange(0, TILE)
                 seen = in_range(last[:, None] - j[None, :], count[:, None])
                 seen = visible(seen, i[:, None], j[None, :], n_q, n_k, q_names, k_names, masks, kind, SIZE)
                 s = tl.where(seen, s, -float("inf"))
-            p = tl.exp2(s * scale - sums[:, None])
+            p = tl.exp2(in_base_2(s, scale, cap, slopes) - sums[:, None])
             dp = tl.dot(u_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=WIDE)
             if CUT > 0:
                 kept = weight_keep_mask(seed, counters, (j0 + tl.arange(0, TILE))[None, :], CUT)
                 dp = tl.where(kept, dp * (LEVELS / (LEVELS - CUT)), 0.0)
-            ds = (p * (dp - mine[:, None])).to(k_tile.dtype)
+            ds = p * (dp - mine[:, None])
+            if of_slopes is not None:
+                pull += tl.sum(ds * distances(i[:, None] + start, j[None, :], 0, 1, WIDE), 1)
+            if cap is not None:
+                ds *= 1.0 - capped * capped
+            ds = ds.to(k_tile.dtype)
             acc = tl.dot(ds, k_tile, acc, input_precision=PRECISION, out_dtype=WIDE)
-    store_rows(dq + b * dq_b + h * dq_h, i0, dq_i, n_q, acc * slope, OWN, D, DD)
+    store_rows(dq + b * dq_b + h * dq_h, i0, dq_i, n_q, acc * unit, OWN, D, DD)
+    if of_slopes is not None:
+        tl.store(of_slopes + spots, pull, mask=i < n_q)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def dkv_kernel(
     q, k, v, upstream, lse, delta, dk, dv,
     q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, u_b, u_h, u_i, dk_b, dk_g, dk_j, dv_b, dv_g, dv_j,
-    firsts, columns, kinds, masks, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
-    heads, share, n_q, n_k, start, least, most, scale, slope, seed,
+    firsts, columns, kinds, masks, list_rows, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
+    heads, share, n_q, n_k, start, least, most, scale, cap, slopes, farthest, unit, seed,
     D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
     OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
-    PRECISION: tl.constexpr, CUT: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr, AHEAD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     groups = heads // share
     tile, at = program_tile(n_k, OWN, columns is not None, 0)  # type: ignore[misc]
@@ -324,22 +391,25 @@ def dkv_kernel(
         q_names += b * q_name_b
         k_names += b * k_name_b
         reach += b * reach_b + tile * 4
-    if columns is None:
-        # seen by all of a tile that ends before the padding: j0 + most ≥ i and j1 + least ≤ i
-        j1 = tl.minimum(j0 + OWN, end) - 1
-        some, all_from = tl.where(j1 >= j0, n_q, 0), tl.where(j0 + OWN <= end, j1 + least - start, n_q)
-        low, high = j0 + least - start, tl.minimum(j1 + most - start + 1, some)
-        first, stop, sure, unsure = tile_run(low, high, all_from, j0 + most - start + 1, n_q, reach, TILE)
-        start_of, count = j + least - start, tl.where(j < end, tl.maximum(most - least + 1, 0), 0)
-    else:
-        first, stop, sure, unsure = listed_run(firsts, tile, OWN, TILE, SIZE)
-        start_of, count = tl.zeros_like(j), tl.where(j < end, n_q, 0)
     k_tile = load_rows(k, b, g, k_b, k_g, k_j, j0, n_k, OWN, D, DD, 0, 0)
     v_tile = load_rows(v, b, g, v_b, v_g, v_j, j0, n_k, OWN, E, EE, 0, 0)
     k_acc = tl.zeros([OWN, DD], WIDE)
     v_acc = tl.zeros([OWN, EE], WIDE)
     for other in range(share):
         h = g * share + other
+        if columns is None:
+            # seen by all of a tile that ends before the padding: j0 + most ≥ i and j1 + least ≤ i
+            low_end, high_end = band_ends(least, most, farthest, b * heads + h)  # type: ignore[misc]
+            j1 = tl.minimum(j0 + OWN, end) - 1
+            some, all_from = tl.where(j1 >= j0, n_q, 0), tl.where(j0 + OWN <= end, j1 + low_end - start, n_q)
+            low, high = j0 + low_end - start, tl.minimum(j1 + high_end - start + 1, some)
+            first, stop, sure, unsure = tile_run(low, high, all_from, j0 + high_end - start + 1, n_q, reach, TILE)
+            start_of, count = j + low_end - start, tl.where(j < end, tl.maximum(high_end - low_end + 1, 0), 0)
+        else:
+            first, stop, sure, unsure = listed_run(firsts + (b * heads + h) * list_rows, tile, OWN, TILE, SIZE)
+            start_of, count = tl.zeros_like(j), tl.where(j < end, n_q, 0)
+        if slopes is not None:
+            slope = tl.load(slopes + h)
         sums_head = (b * heads + h) * (tl.cdiv(n_q, FILL) * FILL)
         for part in tl.static_range(PARTS):
             low, high = run_part(part, PARTS, first, stop, sure, unsure)  # type: ignore[misc]
@@ -350,11 +420,20 @@ def dkv_kernel(
                 q_tile = load_rows(q, b, h, q_b, q_h, q_i, i0, n_q, TILE, D, DD, PARTS == 3 and part == 1, BULK)
                 u_tile = load_rows(upstream, b, h, u_b, u_h, u_i, i0, n_q, TILE, E, EE, PARTS == 3 and part == 1, BULK)
                 s = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION, out_dtype=WIDE)
+                shift = tl.load(lse + spots)
+                if cap is not None:
+                    capped = soft_cap(s * (scale / cap), WIDE, APPROXIMATE)
+                    s = capped * cap
+                if slopes is not None:
+                    away = distances(i[None, :] + start, j[:, None], j0, AHEAD, WIDE)
+                    s = (s * scale if cap is None else s) - slope * away
+                    if not AHEAD:
+                        shift += slope * (i + start - j0).to(WIDE)
                 if (masked | (j0 + OWN > end)) if PARTS == 1 else part != 1:
                     seen = in_range(i[None, :] - start_of[:, None], count[:, None])
                     seen = visible(seen, i[None, :], j[:, None], n_q, n_k, q_names, k_names, masks, kind, SIZE)
                     s = tl.where(seen, s, -float("inf"))
-                p = tl.exp2(s * scale - tl.load(lse + spots)[None, :])
+                p = tl.exp2(in_base_2(s, scale, cap, slopes) - shift[None, :])
                 weights = p
                 if CUT > 0:
                     kept = weight_keep_mask(
@@ -365,11 +444,13 @@ def dkv_kernel(
                 dp = tl.dot(v_tile, tl.trans(u_tile), input_precision=PRECISION, out_dtype=WIDE)
                 if CUT > 0:
                     dp = tl.where(kept, dp * (LEVELS / (LEVELS - CUT)), 0.0)
-                ds = (p * (dp - tl.load(delta + spots)[None, :])).to(q_tile.dtype)
-                k_acc = tl.dot(ds, q_tile, k_acc, input_precision=PRECISION, out_dtype=WIDE)
+                ds = p * (dp - tl.load(delta + spots)[None, :])
+                if cap is not None:
+                    ds *= 1.0 - capped * capped
+                k_acc = tl.dot(ds.to(q_tile.dtype), q_tile, k_acc, input_precision=PRECISION, out_dtype=WIDE)
     if CUT > 0:
         v_acc *= LEVELS / (LEVELS - CUT)
-    store_rows(dk + b * dk_b + g * dk_g, j0, dk_j, n_k, k_acc * slope, OWN, D, DD)
+    store_rows(dk + b * dk_b + g * dk_g, j0, dk_j, n_k, k_acc * unit, OWN, D, DD)
     store_rows(dv + b * dv_b + g * dv_g, j0, dv_j, n_k, v_acc, OWN, E, EE)
 
 
@@ -470,8 +551,8 @@ class SparseTileShapes:
     keys: SparseTileShape
 
     @staticmethod
-    def of(width: int, dtype: torch.dtype, across: int = 2**30) -> "SparseTileShapes":
-        """For heads so wide, where a query may see so many keys across."""
+    def of(width: int, dtype: torch.dtype, across: int = 2**30, listed: int | None = None) -> "SparseTileShapes":
+        """For heads so wide, where a query may see so many keys across, or lists of tiles of this size."""
         if dtype.itemsize > 2:
             small = SparseTileShape(64, 32, 4, 2) if width <= 64 else SparseTileShape(32, 32, 4, 1)
             return SparseTileShapes(small, small, small)
@@ -481,6 +562,9 @@ class SparseTileShapes:
                 SparseTileShape(64, 64, 4, 2, bulk=True),
                 SparseTileShape(64, 64, 4, 2, bulk=True, registers=168),
             )
+        if width <= 64 and listed == 64:
+            streamed = SparseTileShape(64, 64, 4, 3, bulk=True)
+            return SparseTileShapes(streamed, streamed, streamed)
         if width <= 64:
             return SparseTileShapes(
                 SparseTileShape(128, 64, 4, 3, bulk=True, registers=168),
@@ -508,22 +592,29 @@ def block_sparse_attention(
     dropout: float = 0.0,
     seed: Int[Tensor, ""] | None = None,
     sinks: Float[Tensor, "#h"] | None = None,
+    slopes: Float[Tensor, " h"] | None = None,
+    cap: float | None = None,
     shapes: SparseTileShapes | None = None,
 ) -> Float[Tensor, "b h i e"]:
     """softmax(scale q kᵀ) v over the visible keys; 0 for a query that sees none.
 
     Args:
         dropout: the rate at which weights are dropped.
-        sinks: of each head, one more score in the denominator.
         seed: names which; on the device, so that a CUDA graph can draw it. Default: one from torch's generator.
+        sinks: of each head, one more score in the denominator.
+        slopes: of each head, m in −m |i − j|, which is added to the scores.
+        cap: c in c tanh(s / c), which the scores become before that.
     """
     if scale <= 0:
         raise ValueError(f"scale={scale}: the running maximum needs a positive one; put the sign into q")
-    chosen = shapes or SparseTileShapes.of(max(q.shape[3], v.shape[3]), q.dtype, max_visible_keys(tiles))
+    listed = tiles.static.size if isinstance(tiles.static, TileLists) else None
+    chosen = shapes or SparseTileShapes.of(max(q.shape[3], v.shape[3]), q.dtype, max_visible_keys(tiles), listed)
     dropping = None
     if cut := min(round(dropout * LEVELS.value), LEVELS.value - 1):
         dropping = DropoutSeed(cut, torch.randint(2**63 - 1, (), device=q.device) if seed is None else seed)
-    out = BlockSparseFunction.apply(*map(contiguous_rows, (q, k, v)), tiles, scale, chosen, dropping, sinks)
+    farthest = None if slopes is None else negligible_from(q, k, tiles, slopes, scale, cap)
+    call = BlockSparseCall(tiles, scale, chosen, dropping, cap and cap / log(2), farthest)
+    out = BlockSparseFunction.apply(*map(contiguous_rows, (q, k, v)), call, sinks, slopes)
     assert isinstance(out, Tensor)
     return out
 
@@ -564,39 +655,69 @@ class DropoutSeed:
     seed: Int[Tensor, ""]
 
 
+@dataclass(frozen=True, eq=False)
+class BlockSparseCall:
+    """What both passes are launched with, besides tensors that may learn."""
+
+    tiles: BlockSparseTiles
+    scale: float
+    shapes: SparseTileShapes
+    dropping: DropoutSeed | None
+    cap: float | None  # in units of log 2, as all scores
+    farthest: Int[Tensor, "b h"] | None  # beyond this distance keys weigh nothing
+
+    def fit(self, shape: SparseTileShape, *streamed: Tensor) -> SparseTileShape:
+        return shape.fit(self.tiles, *streamed, dropping=self.dropping)
+
+    def common_arguments(self, q: Tensor, k: Tensor, slopes: Tensor | None) -> list[Any]:
+        heads, share, tiles = q.shape[1], q.shape[1] // k.shape[1], self.tiles
+        ends = (tiles.static.least, tiles.static.most) if isinstance(tiles.static, Band) else (0, 0)
+        slopes = None if slopes is None else (slopes.detach() / log(2)).to(accumulation_type(q)).contiguous()
+        numbers = [heads, share, q.shape[2], k.shape[2], tiles.start, *ends, self.scale / log(2)]
+        return [*numbers, self.cap, slopes, self.farthest]
+
+    def constants(self, q: Tensor, v: Tensor, shape: SparseTileShape) -> dict[str, Any]:
+        d, e, static = q.shape[3], v.shape[3], self.tiles.static
+        precise = {torch.float32: "tf32x3", torch.float64: "ieee"}
+        of_heads = {"D": d, "DD": padded_width(d), "E": e, "EE": padded_width(e)}
+        of_numbers = {
+            "WIDE": tl.float64 if q.dtype == torch.float64 else tl.float32,
+            "PRECISION": precise.get(q.dtype, "tf32"),
+            "CUT": 0 if self.dropping is None else self.dropping.cut,
+        }
+        of_tiles = {"OWN": shape.own, "TILE": shape.other, "PARTS": shape.parts, "BULK": shape.bulk}
+        of_tiles |= {"SIZE": static.size if isinstance(static, TileLists) else 1}
+        of_tiles |= {"AHEAD": not isinstance(static, Band) or static.least < 0}
+        of_numbers |= {"APPROXIMATE": q.is_cuda and q.dtype.itemsize == 2}  # the interpreter has no such instruction
+        compiler_options = {"num_warps": shape.warps, "num_stages": shape.stages, "maxnreg": shape.registers}
+        return of_heads | of_numbers | of_tiles | compiler_options
+
+
 class BlockSparseFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        tiles: BlockSparseTiles,
-        scale: float,
-        shapes: SparseTileShapes,
-        dropping: DropoutSeed | None,
-        sinks: Tensor | None,
+        ctx, q: Tensor, k: Tensor, v: Tensor, call: BlockSparseCall, sinks: Tensor | None, slopes: Tensor | None
     ) -> Tensor:
         (batch, heads, n_q, _), n_k = q.shape, k.shape[2]
         out = torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty(batch, heads, n_q, v.shape[3])
         filled = batch, heads, -(-n_q // FILL.value) * FILL.value
         sums = torch.full(filled, torch.inf, dtype=accumulation_type(q), device=q.device)
-        ctx.tiles, ctx.scale, ctx.shapes, ctx.dropping = tiles, scale, shapes, dropping
+        ctx.call = call
         # a batch's own data are saved as well, so that torch notices if they are written to before the backward
-        ctx.save_for_backward(q, k, v, out, sums, sinks, *tiles.data())
+        ctx.save_for_backward(q, k, v, out, sums, sinks, slopes, *call.tiles.data())
         if not out.numel() or not n_k:
             return out.zero_()
-        shape = shapes.forward.fit(tiles, k, v, dropping=dropping)
+        shape = call.fit(call.shapes.forward, k, v)
         arguments: list[Any] = [
             q,
             *streamed_side(shape, k, v),
             out,
             sums,
             *strides(q, k, v, out),
-            *tile_arguments(tiles, shape, of_keys=False),
+            *tile_arguments(call.tiles, shape, of_keys=False),
         ]
-        arguments += [*common_arguments(q, k, tiles, scale), dropping and dropping.seed]
-        forward_kernel[blocks(n_q, shape) * batch * heads,](*arguments, **constants(q, v, tiles, shape, dropping))
+        arguments += [*call.common_arguments(q, k, slopes), call.dropping and call.dropping.seed]
+        forward_kernel[blocks(n_q, shape) * batch * heads,](*arguments, **call.constants(q, v, shape))
         if sinks is not None:  # one more score in each sum, which the backward pass then divides by
             total = torch.logaddexp2(sums, sinks.to(sums)[:, None] / log(2))
             kept = torch.where(sums == torch.inf, 0.0, (sums - total).exp2())[..., :n_q, None]
@@ -607,22 +728,15 @@ class BlockSparseFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream: Tensor):  # type: ignore[override]
-        (q, k, v, out, sums, sinks, *_), tiles, scale, dropping = ctx.saved_tensors, ctx.tiles, ctx.scale, ctx.dropping
+        (q, k, v, out, sums, sinks, slopes, *_), call = ctx.saved_tensors, ctx.call
         (batch, heads, n_q, _), (groups, n_k) = q.shape, k.shape[1:3]
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         if not out.numel() or not n_k:
-            return (
-                dq.zero_(),
-                dk.zero_(),
-                dv.zero_(),
-                None,
-                None,
-                None,
-                None,
-                None if sinks is None else torch.zeros_like(sinks),
-            )
+            learned = (None if x is None else torch.zeros_like(x) for x in (sinks, slopes))
+            return dq.zero_(), dk.zero_(), dv.zero_(), None, *learned
         upstream, delta = contiguous_rows(upstream), torch.zeros_like(sums)
-        shape = ctx.shapes.queries.fit(tiles, k, v, dropping=dropping)
+        pulls = torch.zeros_like(sums) if ctx.needs_input_grad[5] else None
+        shape = call.fit(call.shapes.queries, k, v)
         arguments: list[Any] = [
             q,
             *streamed_side(shape, k, v),
@@ -631,31 +745,48 @@ class BlockSparseFunction(torch.autograd.Function):
             sums,
             delta,
             dq,
+            pulls,
             *strides(q, k, v, out, upstream, dq),
         ]
-        arguments += [
-            *tile_arguments(tiles, shape, of_keys=False),
-            *common_arguments(q, k, tiles, scale),
-            scale,
-            dropping and dropping.seed,
-        ]
-        dq_kernel[blocks(n_q, shape) * batch * heads,](*arguments, **constants(q, v, tiles, shape, dropping))
-        shape = ctx.shapes.keys.fit(tiles, q, upstream, dropping=dropping)
+        common = [*call.common_arguments(q, k, slopes), call.scale, call.dropping and call.dropping.seed]
+        arguments += [*tile_arguments(call.tiles, shape, of_keys=False), *common]
+        dq_kernel[blocks(n_q, shape) * batch * heads,](*arguments, **call.constants(q, v, shape))
+        shape = call.fit(call.shapes.keys, q, upstream)
         q_streamed, upstream_streamed = streamed_side(shape, q, upstream)
         arguments = [q_streamed, k, v, upstream_streamed, sums, delta, dk, dv, *strides(q, k, v, upstream, dk, dv)]
-        arguments += [
-            *tile_arguments(tiles, shape, of_keys=True),
-            *common_arguments(q, k, tiles, scale),
-            scale,
-            dropping and dropping.seed,
-        ]
-        dkv_kernel[blocks(n_k, shape) * batch * groups,](*arguments, **constants(q, v, tiles, shape, dropping))
-        d_sinks = None
+        arguments += [*tile_arguments(call.tiles, shape, of_keys=True), *common]
+        dkv_kernel[blocks(n_k, shape) * batch * groups,](*arguments, **call.constants(q, v, shape))
+        d_sinks = d_slopes = None
         if sinks is not None:  # their values are 0: ∂L/∂sink = -Σ_i weight_i (ō_i · o_i)
             weights = (sinks.to(sums)[:, None] / log(2) - sums).exp2()
             d_sinks = -(weights * delta).sum((0, 2)).to(sinks.dtype)
             d_sinks = d_sinks if len(sinks) > 1 else d_sinks.sum(0, keepdim=True)
-        return dq, dk, dv, None, None, None, None, d_sinks
+        if pulls is not None:
+            d_slopes = -pulls.sum((0, 2)).to(slopes.dtype)
+        return dq, dk, dv, None, d_sinks, d_slopes
+
+
+NEGLIGIBLE = 30 * log(2)  # what all far keys weigh together is below this many bits of a row's sum
+
+
+def negligible_from(
+    q: Tensor, k: Tensor, tiles: BlockSparseTiles, slopes: Tensor, scale: float, cap: float | None
+) -> Int[Tensor, "b h"] | None:
+    """The distance from which on keys weigh nothing, in each head, on the device; None where nothing can be said.
+
+    A score is at most B = scale max|q| max|k|, and that of a query's own key, which must be visible, at least −B. So n
+    keys no nearer than R weigh together at most n exp(2B − m R) of the row's sum.
+    """
+    static = tiles.static
+    own = isinstance(static, Band) and static.least <= 0 <= static.most and tiles.start + q.shape[2] <= k.shape[2]
+    if not own or tiles.lengths is not None or tiles.segment_ids is not None:
+        return None
+    with torch.no_grad():
+        longest = [torch.linalg.vector_norm(x, dim=-1, dtype=accumulation_type(x)).amax(-1) for x in (q, k)]
+        bound = scale * longest[0] * longest[1].repeat_interleave(q.shape[1] // k.shape[1], 1)
+        bound = bound if cap is None else bound.clamp(max=cap)
+        reach = (2 * bound + log(k.shape[2]) + NEGLIGIBLE) / slopes.clamp(min=0)
+        return reach.nan_to_num(nan=torch.inf).clamp(max=2.0**30).ceil().to(torch.int32).contiguous()
 
 
 def blocks(tokens: int, shape: SparseTileShape) -> int:
@@ -679,35 +810,12 @@ def accumulation_type(q: Tensor) -> torch.dtype:
 def tile_arguments(tiles: BlockSparseTiles, shape: SparseTileShape, *, of_keys: bool) -> list[Any]:
     """Which tiles, and a batch's own data; None for what this pattern does not hold."""
     always, lengths, names = tiles.static, tiles.lengths, tiles.segment_ids
-    found: list[Any] = [None] * 4
+    found: list[Any] = [None, None, None, None, 0]
     if isinstance(always, TileLists):
         rows = always.of_keys if of_keys else always.of_queries
         # without a mask there is no memory to read one from, not even for the tiles at the edges
-        found = [rows.firsts, rows.columns, rows.masks, always.masks if len(always.masks) else None]
+        found = [rows.firsts, rows.columns, rows.masks, always.masks if len(always.masks) else None, rows.of_a_head]
     sizes = shape.own, shape.other
     reach = None if names is None else names.reached(*sizes) if of_keys else names.reach(*sizes)
     data = lengths, names and names.queries, names and names.keys, reach
     return [*found, *data, *(0 if x is None or len(x) == 1 else x.stride(0) for x in data)]
-
-
-def common_arguments(q: Tensor, k: Tensor, tiles: BlockSparseTiles, scale: float) -> list[Any]:
-    heads, share = q.shape[1], q.shape[1] // k.shape[1]
-    ends = (tiles.static.least, tiles.static.most) if isinstance(tiles.static, Band) else (0, 0)
-    return [heads, share, q.shape[2], k.shape[2], tiles.start, *ends, scale / log(2)]
-
-
-def constants(
-    q: Tensor, v: Tensor, tiles: BlockSparseTiles, shape: SparseTileShape, dropping: DropoutSeed | None
-) -> dict[str, Any]:
-    d, e = q.shape[3], v.shape[3]
-    precise = {torch.float32: "tf32x3", torch.float64: "ieee"}
-    of_heads = {"D": d, "DD": padded_width(d), "E": e, "EE": padded_width(e)}
-    of_numbers = {
-        "WIDE": tl.float64 if q.dtype == torch.float64 else tl.float32,
-        "PRECISION": precise.get(q.dtype, "tf32"),
-        "CUT": 0 if dropping is None else dropping.cut,
-    }
-    of_tiles = {"OWN": shape.own, "TILE": shape.other, "PARTS": shape.parts, "BULK": shape.bulk}
-    of_tiles |= {"SIZE": tiles.static.size if isinstance(tiles.static, TileLists) else 1}
-    compiler_options = {"num_warps": shape.warps, "num_stages": shape.stages, "maxnreg": shape.registers}
-    return of_heads | of_numbers | of_tiles | compiler_options
