@@ -8,14 +8,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import typer
+from typer import testing
 from typer.testing import CliRunner, Result
 
 from regard.cli import app
 from regard.tasks import splits
 from tests.forks import FORKS
+
+# to make the commands anew for every line takes longer than most of them
+testing._get_command = cache(typer.main.get_command)
 
 # a model that trains in no time
 LITTLE = ["--set", "text.kind=words", "--set", "model.layers=1", "--set", "model.model=16"]

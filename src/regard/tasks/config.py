@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -157,7 +158,8 @@ class RunSettings(ABC):
         return cls(**{name: read_table(getattr(usual, name), name, table, own_parts) for name, table in tables.items()})
 
     @classmethod
-    def keys(cls) -> dict[str, list[str]]:
+    @cache
+    def keys(cls) -> Mapping[str, list[str]]:
         """The keys of each table."""
         return {field.name: table_keys(field.default) for field in fields(cls)}  # type: ignore[arg-type]
 
@@ -323,10 +325,6 @@ def read_table(usual: SettingsTable, name: str, given: Mapping[str, Any], own_pa
         return built(given)
     except ValueError as error:
         raise ValueError(locate_error(str(error), name, given, built)) from None
-    try:
-        return usual.with_lines(given)
-    except ValueError as error:
-        raise ValueError(locate_error(str(error), name, given, usual.with_lines)) from None
 
 
 def locate_error(message: str, name: str, given: Mapping[str, Any], built: Callable[[Mapping[str, Any]], Any]) -> str:
