@@ -26,7 +26,7 @@ testing._get_command = cache(typer.main.get_command)
 # a model that trains in no time
 LITTLE = ["--set", "text.kind=words", "--set", "model.layers=1", "--set", "model.model=16"]
 LITTLE += ["--set", "model.hidden=24", "--set", "model.heads=2", "--tokens", "300"]
-WORLD_TESTS = 97  # examples of the world to validate and to test on, instead of a thousand
+WORLD_TESTS = 53  # examples of the world to validate and to test on, instead of a thousand
 
 
 def regard(*words: object, typed: str | bytes | None = None) -> Result:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.tasks import splits
+from regard.tasks.translation import task as translation
 from regard.world import World, translation_pairs
 
 from .commands import LITTLE, WORLD_TESTS, Started, assert_done, regard, started
@@ -17,6 +18,7 @@ def few_tests() -> Iterator[None]:
     """Most of what a short training takes is its validation."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splits, "WORLD_TESTS", WORLD_TESTS)
+        patch.setattr(translation, "MAX_SENTENCES", WORLD_TESTS // 2)
         yield
 
 
