@@ -69,6 +69,8 @@ SUITES: dict[str, Stages] = {
         ALIKE,
     ),
     "attention/kernels/relative": (files("attention", "relative"), ALIKE),
+    "attention/kernels/state": (files("attention", "state_kernels"),),
+    "attention/backends/state": (files("attention", "gates", "kv_cache"),),
     "attention/kernels/stats": (files("attention", "stats_kernels", "stats", "stats_laws"),),
     "ops/": (
         files("ops", "dropout", "linear_relu", "fused_qkv_linear", "linear_cross_entropy", "rdrop_loss"),

@@ -292,6 +292,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("state", "the state after a chunk lacks its decay", "(state if decay is None else decay * state)", "state"),
         ("state", "a chunk's keys do not decay to its end", "self.k * self.decay(self.total[:, :, :, -1:] - self.total)", "self.k"),
         ("state", "what is stored is not erased", "v if under is None else v - under @ state", "v"),
+        ("state", "one more token: nothing is erased", "(v - k @ state)", "v"),
+        ("state", "one more token: nothing decays", "state = (decay[..., None] if decay.dim() == 3 else decay.mT) * state", "state = state * 1"),
         ("state", "a document goes on in the next", "x if self.goes_on is None else x * self.goes_on[..., None]", "x"),
     ],
     "attention/backends/linear.py": [
@@ -882,6 +884,18 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "decode/quantized_linear.py": [
         ("candidates", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),
+    ],
+    "attention/kernels/state.py": [
+        ("states", "kernel: a chunk's keys do not decay to its end", "tl.exp((total - c).to(tl.float32))", "tl.exp((total - total).to(tl.float32))"),
+        ("states", "kernel: the state before a chunk does not decay", "state *= tl.sum(tl.where(this, decays, 0.0), 0)", "state *= 1.0"),
+        ("states", "kernel: states follow each other in the wrong direction", "chunks - 1 - step if REVERSE else step))[:, None]", "step if REVERSE else step))[:, None]"),
+        ("states", "kernel: the erased state is not transposed for gradients", "tl.trans(lost) if REVERSE else lost", "lost"),
+        ("states", "kernel: a decay has no gradient from the state that lasts", "of_total += tl.exp(total) * lasting", "of_total += 0.0 * lasting"),
+        ("states", "kernel: β has no gradient from what its key erases", " + tl.sum(pulls * overlaps, 1)", ""),
+        ("states", "kernel: a token erases itself", "below = (i // 2 == j // 2) & (i > j)", "below = (i // 2 == j // 2) & (i >= j)"),
+        ("states", "kernel: features beyond the last are φ(0), not 0", "(t < n)[:, None] & (tl.arange(0, DP) < D)[None, :]", "(t < n)[:, None]"),
+        ("states", "kernel: φ has no slope", "by_k * slopes(k, head, t, n, D, DP, MAP)", "by_k"),
+        ("states", "kernel: the denominator lacks the chunks before", "total += tl.sum(queries.to(tl.float32) * from_start * vector[None, :], 1)", "total += 0.0"),
     ],
     "attention/kernels/masked.py": [
         ("masked", "kernel: weights of earlier keys not shrunk", "total = total * shrunk + tl.sum(weights, 1)", "total = total + tl.sum(weights, 1)"),

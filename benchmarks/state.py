@@ -152,31 +152,23 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def decoding_rows() -> Iterator[dict[str, Any]]:
-    """One more token, after so many."""
+    """One more token, after so many; of what went before, only the size matters."""
     delta = Recipe(score=Cosine(temperature=1.0), pattern=Causal(), normaliser=Unnormalised(), gate=GatedDelta())
-    recipes = {
-        "KV cache": Recipe(pattern=Causal()),
-        "causal linear": RECIPES["causal linear"],
-        "gated delta rule": delta,
-    }
-    for name, recipe in recipes.items():
+    recipes = {"KV cache": Recipe(pattern=Causal())} | {"causal linear": RECIPES["causal linear"]}
+    for name, recipe in (recipes | {"gated delta rule": delta}).items():
         layer = MultiHeadAttention(HEADS * WIDTH, heads=HEADS, recipe=recipe).to("cuda", torch.bfloat16).eval()
-        x = torch.randn(1, max(CONTEXTS), HEADS * WIDTH, device="cuda", dtype=torch.bfloat16)
-        cache: KVCache | None = None
-        with torch.inference_mode():
-            for piece in x.split(min(CONTEXTS), 1):
-                _, cache = layer.extend(piece, cache)
-                if cache.length in CONTEXTS:
-                    once = partial(layer.extend, x[:, :1], cache)
-                    row = {"layer": name, "context": cache.length, "ms": milliseconds(once)}
-                    row |= {"cuda_graph_ms": cuda_graph_milliseconds(once), "cache_mib": cache_mib(cache)}
-                    print(row, flush=True)
-                    yield row
-
-
-def cache_mib(cache: KVCache) -> float:
-    held = cache.past if isinstance(cache.past, tuple) else vars(cache.past).values()
-    return sum(x.nbytes for x in held if x is not None) / 2**20
+        x = torch.randn(1, 1, HEADS * WIDTH, device="cuda", dtype=torch.bfloat16)
+        for context in CONTEXTS:
+            with torch.inference_mode():
+                past = layer.extend(x)[1].past
+                if isinstance(past, tuple):
+                    past = tuple(part.expand(-1, -1, context, -1).clone() for part in past)
+                cache = KVCache(past, context)
+                once = partial(layer.extend, x, cache)
+                row = {"layer": name, "context": context, "ms": milliseconds(once)}
+                row |= {"cuda_graph_ms": cuda_graph_milliseconds(once), "cache_mib": cache.nbytes / 2**20}
+            print(row, flush=True)
+            yield row
 
 
 def sweep() -> None:

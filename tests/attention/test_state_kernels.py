@@ -28,24 +28,25 @@ from regard.attention import (
     attend,
 )
 from regard.attention.backends import linear, state
-from regard.attention.normaliser import Proportional
+from regard.attention.normaliser import Normaliser, Proportional
 from regard.attention.positions import Positions
+from regard.attention.score import FEATURES
 from tests.attention.accuracy import assert_as_accurate
 from tests.attention.qkv import Shape
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
-# tokens, width of keys, of values, gate, normaliser; chunks have 16 tokens
-CASES: dict[str, tuple[int, int, int, Gate, Any]] = {
-    "three chunks, the last one short": (37, 5, 7, NoGate(), Proportional()),
-    "rows whose keys are all 0": (3, 2, 3, NoGate(), Proportional()),
-    "decays, wider than 16": (33, 19, 17, ScalarDecay(), Unnormalised()),
-    "decays that divide": (20, 3, 2, ScalarDecay(), Proportional()),
-    "delta rule": (37, 5, 7, Delta(), Unnormalised()),
-    "gated delta rule": (50, 3, 2, GatedDelta(), Unnormalised()),
-    "decays of each feature": (40, 3, 2, VectorDecay(), Unnormalised()),
-    "decays of each feature that divide": (20, 2, 3, VectorDecay(), Proportional()),
-    "gated delta rule with a decay of each feature": (37, 3, 2, KimiDelta(), Unnormalised()),
-    "more chunks than are read at once": (16 * 8 + 1, 3, 2, ScalarDecay(), Unnormalised()),
+# tokens, width of keys, of values, gate, normaliser, φ; chunks have 16 tokens
+CASES: dict[str, tuple[int, int, int, Gate, Normaliser, str | None]] = {
+    "three chunks, the last one short": (37, 5, 7, NoGate(), Proportional(), "elu+1"),
+    "rows whose keys are all 0": (3, 2, 3, NoGate(), Proportional(), "relu"),
+    "decays, wider than 16": (33, 19, 17, ScalarDecay(), Unnormalised(), None),
+    "decays that divide": (20, 3, 2, ScalarDecay(), Proportional(), "elu+1"),
+    "delta rule": (37, 5, 7, Delta(), Unnormalised(), None),
+    "gated delta rule": (50, 3, 2, GatedDelta(), Unnormalised(), None),
+    "decays of each feature": (40, 3, 2, VectorDecay(), Unnormalised(), None),
+    "decays of each feature that divide": (20, 2, 3, VectorDecay(), Proportional(), "elu+1"),
+    "gated delta rule with a decay of each feature": (37, 3, 2, KimiDelta(), Unnormalised(), None),
+    "more chunks than are read at once": (16 * 8 + 1, 3, 2, ScalarDecay(), Unnormalised(), None),
 }
 
 
@@ -61,7 +62,9 @@ def random_values(gate: Gate, shape: Shape, width: int, strength: float = 2.0, *
     return made
 
 
-def recursion(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, normaliser) -> Tensor:
+def recursion(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, normaliser: Normaliser
+) -> Tensor:
     """S_t = a_t (I - β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ and o_t = S_tᵀ q_t, token by token."""
     ones = torch.ones_like(v[..., :1])
     v = torch.cat((v, ones), -1)
@@ -88,10 +91,8 @@ def kernel_cases() -> dict[str, float]:
     from regard.attention.kernels.state import StateTiles, chunked_state
 
     found = {}
-    for name, (t, d, e, gate, normaliser) in CASES.items():
+    for name, (t, d, e, gate, normaliser, feature) in CASES.items():
         q, k, v = (torch.randn(2, 1, t, width) for width in (d, d, e))
-        if normaliser == Proportional():
-            q, k = q.abs(), k.relu()
         k = normalize(k, dim=-1) if gate.delta else k
         values = random_values(gate, (2, 1, t), d)
         given = [q, k, v, *values.values()]
@@ -100,9 +101,11 @@ def kernel_cases() -> dict[str, float]:
             x.requires_grad_()
         slots = {name: 3 + n for n, name in enumerate(values)}
         decay, beta = (exact[slots[name]] if name in slots else None for name in ("log_decay", "beta"))
-        want = recursion(exact[0], exact[1], exact[2], decay, beta, normaliser)
-        normalised = normaliser == Proportional()
-        got = chunked_state(q, k, v, **values, normalised=normalised, tiles=StateTiles(chunk=16))
+        queries, keys = (x if feature is None else FEATURES[feature](x) for x in exact[:2])
+        want = recursion(queries, keys, exact[2], decay, beta, normaliser)
+        tiles = StateTiles(chunk=16)
+        options: dict[str, Any] = {"normalised": normaliser == Proportional(), "feature": feature, "tiles": tiles}
+        got = chunked_state(q, k, v, **values, **options)
         upstream = torch.randn(2, 1, t, e)
         pairs = [forward_and_backward(out, xs, upstream) for out, xs in ((want, exact), (got, given))]
         leaves = zip(*map(tree_leaves, pairs), strict=True)
@@ -121,7 +124,7 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     pytest.importorskip("triton", reason="Triton is not installed")
     from regard.attention.kernels import state as kernels
 
-    flags = {"DECAY": "scalar", "DELTA": kernel == "chunk_outputs", "NORMALISED": False}
+    flags = {"DECAY": "scalar", "DELTA": kernel == "chunk_outputs", "NORMALISED": False, "MAP": None}
     given = {"D": 64, "DP": 64, "E": 64, "EP": 64, "CHUNK": 64, "PRECISION": "tf32", "SUMS": "bf16x2"} | flags
     half = ("q", "k", "v", "out", "grad", "dq", "dk", "dv", "inverse")
     compiled_kernel = getattr(kernels, kernel)

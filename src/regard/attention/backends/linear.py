@@ -22,7 +22,7 @@ from regard.attention.normaliser import Proportional
 from regard.attention.pattern import And, Causal, Full, Pattern
 from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
-from regard.attention.score import InnerProduct
+from regard.attention.score import Feature, InnerProduct
 
 PIECE = 8192
 WIDEST = 128
@@ -87,13 +87,20 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
         return torch.cat([read_state(map_queries(recipe, part), state) for part in q.split(PIECE, 2)], 2).to(q.dtype)
     old = k.shape[2] - q.shape[2]
     assert isinstance(recipe.score, InnerProduct)  # or it objected
-    if not old and not triton_objections(queries := recipe.score.fold_q(q), v):
-        from regard.attention.kernels.state import chunked_state  # only here is Triton needed
-
-        keys = hide_keys(recipe.score.fold_k(k).to(v.dtype), hidden)
-        return chunked_state(queries.to(v.dtype), keys, v, normalised=True)
+    if not old and not triton_objections(q, v, recipe.score):
+        return run_kernels(recipe, q, k, v, hidden)
     past = sum_state(recipe, k[:, :, :old], v[:, :, :old], [mask[:, :, :old] for mask in hidden])
     return causal(recipe, q, k[:, :, old:], v[:, :, old:], past, [mask[:, :, old:] for mask in hidden])[0]
+
+
+def run_kernels(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, hidden: Sequence[Tensor]) -> Tensor:
+    from regard.attention.kernels.state import FEATURE_MAPS, chunked_state  # only here is Triton needed
+
+    if isinstance(recipe.score, Feature) and recipe.score.map in FEATURE_MAPS and not hidden:
+        return chunked_state(q, k, v, normalised=True, feature=recipe.score.map)
+    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    keys = hide_keys(recipe.score.fold_k(k).to(v.dtype), hidden)
+    return chunked_state(recipe.score.fold_q(q).to(v.dtype), keys, v, normalised=True)
 
 
 def is_padding(end: Padding, positions: Tensor) -> Bool[Tensor, "#b 1 j 1"]:
@@ -147,11 +154,11 @@ def hide_keys(keys: Tensor, hidden: Sequence[Tensor]) -> Tensor:
     return keys
 
 
-def triton_objections(q: Tensor, v: Tensor) -> list[str]:
-    """Why Triton's kernels do not run with φ(q) and these values; empty if they do."""
+def triton_objections(q: Tensor, v: Tensor, score: InnerProduct | None = None) -> list[str]:
+    """Why Triton's kernels do not run with q, as the score folds it, and these values; empty if they do."""
     if q.device.type != "cuda":
         return [f"its kernels need a GPU, and q is on {q.device}"]
-    widest = max(q.shape[3], v.shape[3])
+    widest = max((q if score is None else score.fold_q(q[:0])).shape[3], v.shape[3])
     return [
         *planning_objections(),  # a traced graph holds torch's operations alone
         *([] if find_spec("triton") else ["its kernels need Triton, which is not installed: pip install triton"]),

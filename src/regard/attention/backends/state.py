@@ -192,6 +192,8 @@ def gated_linear(
         past: the state before the first token; None: nothing.
         segments: the document of each token, where the state begins anew.
     """
+    if q.shape[2] == 1:
+        return one_token(*(to_accumulation(x) for x in (q, k, v)), log_decay, beta, past)
     given = [x for x in (log_decay, beta) if x is not None]
     ids: Sequence[Tensor | None] = [None] * max(1, -(-q.shape[2] // PIECE))
     ids = ids if segments is None else segments.split(PIECE, 1)
@@ -206,6 +208,24 @@ def gated_linear(
         last = None if here is None else here[:, -1:]
     assert past is not None  # there is one piece at least
     return torch.cat(parts, 2), past
+
+
+def one_token(
+    q: Float[Tensor, "b h 1 d"],
+    k: Float[Tensor, "b h 1 d"],
+    v: Float[Tensor, "b h 1 e"],
+    log_decay: Float[Tensor, "b h 1 *d"] | None,
+    beta: Float[Tensor, "b h 1"] | None,
+    past: Float[Tensor, "b h d e"] | None,
+) -> tuple[Float[Tensor, "b h 1 e"], Float[Tensor, "b h d e"]]:
+    """The recursion itself: the same work whatever went before."""
+    state = v.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]) if past is None else past.to(v)
+    if log_decay is not None:
+        decay = log_decay.to(v.dtype).exp()
+        state = (decay[..., None] if decay.dim() == 3 else decay.mT) * state
+    new = v if beta is None else beta.to(v.dtype)[..., None] * (v - k @ state)
+    state = state + k.mT @ new
+    return q @ state, state
 
 
 # --- chunks, in plain torch ---

@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.attention.gate import Decay
-from regard.attention.kernels.elementwise import load_block, precision, store_block, tile_count, widths
+from regard.attention.kernels.elementwise import load_block, precision, relu, store_block, tile_count, widths
 
 Q = Float[Tensor, "b h t d"]
 V = Float[Tensor, "b h t e"]
@@ -72,10 +72,10 @@ class StateTiles:
         if q.dtype == torch.float32:
             return StateTiles(chunk=16, gradient_warps=8 if decay == "vector" else 4)
         if decay == "vector":
-            return StateTiles(chunk=16)
+            return StateTiles(chunk=16, sums="bf16")
         if max(q.shape[3], v.shape[3]) > 64:
             return StateTiles(warps=8)
-        return StateTiles() if delta else StateTiles(chunk=128)
+        return StateTiles(gradient_warps=4, sums="bf16") if delta else StateTiles(chunk=128)
 
 
 def chunked_state(
@@ -86,6 +86,7 @@ def chunked_state(
     beta: Gates | None = None,
     *,
     normalised: bool = False,
+    feature: str | None = None,
     tiles: StateTiles | None = None,
 ) -> V:
     """The output of every token, with gradients.
@@ -94,17 +95,18 @@ def chunked_state(
         log_decay: log a, in float32, one for all features of a key or one for each; None: nothing decays.
         beta: of the delta rule, in float32; None: keys and values are added.
         normalised: the weights are divided by their sum; not with the delta rule.
+        feature: φ of q and k, one of `FEATURE_MAPS`; None: they are mapped already.
     """
     gates = (None if x is None else x.contiguous() for x in (log_decay, beta))
-    return ChunkedState.apply(*(x.contiguous() for x in (q, k, v)), *gates, normalised, tiles)  # type: ignore[return-value]
+    return ChunkedState.apply(*(x.contiguous() for x in (q, k, v)), *gates, normalised, feature, tiles)  # type: ignore[return-value]
 
 
 class ChunkedState(torch.autograd.Function):
     """Keeps its inputs and the state before every chunk; for the delta rule T and N; its output where it divides."""
 
     @staticmethod
-    def forward(ctx, q: Q, k: Q, v: V, log_decay: Decays | None, beta: Gates | None, normalised, tiles) -> V:  # type: ignore[override]
-        launch = Launch.of(q, v, log_decay, beta, tiles, normalised=normalised)
+    def forward(ctx, q: Q, k: Q, v: V, log_decay: Decays | None, beta: Gates | None, normalised, feature, tiles) -> V:  # type: ignore[override]
+        launch = Launch.of(q, v, log_decay, beta, tiles, normalised=normalised, feature=feature)
         out, below, before = torch.empty_like(v), launch.new(q.shape[2]) if normalised else None, launch.new_sums()
         kept = None if log_decay is None else launch.new(launch.chunks, launch.features)
         inverse, erased = (
@@ -129,7 +131,7 @@ class ChunkedState(torch.autograd.Function):
         gradients = [None if x is None else torch.empty_like(x) for x in (q, k, v, log_decay, beta)]
         given = q, k, v, out, grad, below, log_decay, beta, inverse, before, after
         launch.run(chunk_gradients, *given, *gradients, warps=launch.tiles.gradient_warps)
-        return *gradients, None, None
+        return *gradients, None, None, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +154,14 @@ class Launch:
 
     @staticmethod
     def of(
-        q: Q, v: V, log_decay: Decays | None, beta: Gates | None, tiles: StateTiles | None, *, normalised: bool
+        q: Q,
+        v: V,
+        log_decay: Decays | None,
+        beta: Gates | None,
+        tiles: StateTiles | None,
+        *,
+        normalised: bool,
+        feature: str | None,
     ) -> "Launch":
         decay: Decay = "none" if log_decay is None else "scalar" if log_decay.dim() == 3 else "vector"
         (b, h, t), tiles, sizes = (
@@ -166,6 +175,7 @@ class Launch:
             "DECAY": decay,
             "DELTA": beta is not None,
             "NORMALISED": normalised,
+            "MAP": None if feature is None else FEATURE_MAPS[feature],
             "PRECISION": precision(q) if exact else "tf32",
             "SUMS": precision(q) if exact else tiles.sums,
         }
@@ -208,8 +218,9 @@ class Launch:
         sizes = {name: self.options[name] for name in ("DP", "EP", "DECAY")} | {"REVERSE": reverse}
         kernel: Any = running_sums if erased is None else running_states
         if erased is None:
-            options = sizes | {"SIZE": self.sum_size, "BLOCK": SCAN_WIDTH, "STEP": SCAN_STEP, "num_warps": 1}
-            kernel[self.heads, tile_count(self.sum_size, SCAN_WIDTH)](sums, kept, self.chunks, **options)
+            block = min(SCAN_WIDTH, sizes["EP"]) if sizes["DECAY"] == "vector" else SCAN_WIDTH
+            options = sizes | {"SIZE": self.sum_size, "BLOCK": block, "STEP": SCAN_STEP, "num_warps": 1}
+            kernel[self.heads, tile_count(self.sum_size, block)](sums, kept, self.chunks, **options)
             return
         columns = min(self.tiles.columns, sizes["EP"])
         options = sizes | {"COLUMNS": columns, "SUMS": self.options["SUMS"]}
@@ -219,6 +230,37 @@ class Launch:
 
 SCAN_WIDTH, SCAN_STEP = 128, 8  # numbers and chunks that a program of `running_sums` reads at once
 NUMBERS = ["n", "chunks"]
+
+
+# --- φ ---
+
+
+@triton.jit
+def elu_plus_one(x):
+    return tl.where(x > 0.0, x + 1.0, tl.exp(tl.minimum(x, 0.0))), tl.where(x > 0.0, 1.0, tl.exp(tl.minimum(x, 0.0)))
+
+
+FEATURE_MAPS: dict[str, Any] = {"elu+1": elu_plus_one, "relu": relu}  # each gives φ and its slope
+
+
+@triton.jit
+def load_features(x, head, t, n, D: tl.constexpr, DP: tl.constexpr, MAP: tl.constexpr):
+    """φ of a chunk's rows; 0 beyond the last token and feature."""
+    rows = load_block(x + head * n * D, t, n, D, DP, MASKED=True)
+    if MAP is not None:
+        mapped, _ = MAP(rows.to(tl.float32))
+        rows = tl.where((t < n)[:, None] & (tl.arange(0, DP) < D)[None, :], mapped, 0.0).to(rows.dtype)
+    return rows
+
+
+@triton.jit
+def slopes(x, head, t, n, D: tl.constexpr, DP: tl.constexpr, MAP: tl.constexpr):
+    """φ' of a chunk's rows."""
+    if MAP is None:
+        slope = 1.0
+    else:
+        _, slope = MAP(load_block(x + head * n * D, t, n, D, DP, MASKED=True).to(tl.float32))
+    return slope
 
 
 # --- what the kernels of chunks share ---
@@ -339,8 +381,8 @@ def square(x, program, SIDE: tl.constexpr):
 
 @triton.jit
 def unit_lower_inverse(lower, SIDE: tl.constexpr, PRECISION: tl.constexpr):
-    """(I + lower)⁻¹, from the inverses of blocks on the diagonal to those of blocks twice as large:
-    the block below the diagonal is −T₂₂ L₂₁ T₁₁."""
+    """(I + what is below the diagonal)⁻¹: from the inverses of blocks on the diagonal those of blocks twice as large,
+    whose part below the diagonal is −T₂₂ L₂₁ T₁₁."""
     i, j = tl.arange(0, SIDE)[:, None], tl.arange(0, SIDE)[None, :]
     below = (i // 2 == j // 2) & (i > j)
     inverse = tl.where(i == j, 1.0, 0.0) - tl.where(below, lower, 0.0)
@@ -373,11 +415,11 @@ def load_upstream(out, grad, below, head, t, n, E: tl.constexpr, EP: tl.constexp
 def chunk_key_sums(
     k, v, log_decay, beta, sums, kept, inverse, erased, n, chunks, D: tl.constexpr, DP: tl.constexpr,
     E: tl.constexpr, EP: tl.constexpr, CHUNK: tl.constexpr, DECAY: tl.constexpr, DELTA: tl.constexpr,
-    NORMALISED: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+    NORMALISED: tl.constexpr, MAP: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """K̃ᵀ V and its decay; for the delta rule K̃ᵀ T β V, T and N."""
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
-    keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
+    keys = load_features(k, head, t, n, D, DP, MAP)
     values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
     within, from_start, to_end, total = chunk_decays(log_decay, head, t, n, D, DP, CHUNK, DECAY)  # type: ignore[misc]
     late = keys if DECAY == "none" else scaled(keys, to_end)
@@ -388,7 +430,7 @@ def chunk_key_sums(
     if DELTA:
         strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)[:, None]
         overlaps = products(keys, keys, within, DECAY, PRECISION) * strength
-        solved = unit_lower_inverse(tl.where(t[:, None] > t[None, :], overlaps, 0.0), CHUNK, PRECISION)
+        solved = unit_lower_inverse(overlaps, CHUNK, PRECISION)
         solved = solved.to(keys.dtype)
         tl.store(square(inverse, program, CHUNK), solved)
         values = tl.dot(solved, scaled(values, strength), input_precision=PRECISION).to(keys.dtype)
@@ -403,17 +445,17 @@ def chunk_key_sums(
 def chunk_query_sums(
     q, k, out, grad, below, log_decay, beta, inverse, sums, n, chunks, D: tl.constexpr, DP: tl.constexpr,
     E: tl.constexpr, EP: tl.constexpr, CHUNK: tl.constexpr, DECAY: tl.constexpr, DELTA: tl.constexpr,
-    NORMALISED: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+    NORMALISED: tl.constexpr, MAP: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """(exp(c) Q)ᵀ Ō, for the delta rule less (β exp(c) K)ᵀ Tᵀ Aᵀ Ō."""
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
     upstream, last, share = load_upstream(out, grad, below, head, t, n, E, EP, NORMALISED)  # type: ignore[misc]
-    queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
+    queries = load_features(q, head, t, n, D, DP, MAP)
     within, from_start, _, _ = chunk_decays(log_decay, head, t, n, D, DP, CHUNK, DECAY)  # type: ignore[misc]
     early = queries.to(tl.float32) * from_start * share
     matrix = tl.dot(tl.trans(early.to(queries.dtype)), upstream, input_precision=PRECISION)
     if DELTA:
-        keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
+        keys = load_features(k, head, t, n, D, DP, MAP)
         strength = tl.load(beta + head * n + t, t < n, 0.0).to(tl.float32)[:, None]
         scores = products(queries, keys, within, DECAY, PRECISION)
         scores = tl.where(t[:, None] >= t[None, :], scores, 0.0).to(upstream.dtype)
@@ -435,17 +477,22 @@ def running_sums(
     """S' = exp(C) S + the chunk's sum; some chunks are read at once, and every thread has all of them."""
     at, row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, STEP)
     head = tl.program_id(0).to(tl.int64) * chunks
-    feature = tl.where(at < DP * EP, at // EP, at - DP * EP)
+    # the numbers of a block belong to one feature, unless they are z's
+    ALIKE: tl.constexpr = DECAY == "scalar" or (BLOCK <= EP and SIZE == DP * EP)  # type: ignore[assignment]
+    FEATURES: tl.constexpr = 1 if DECAY == "scalar" else DP  # type: ignore[assignment]
     state = tl.zeros([BLOCK], tl.float32)
     for begin in range(0, chunks, STEP):
         step = begin + row
         chunk = (head + (chunks - 1 - step if REVERSE else step))[:, None]
         inside = (step < chunks)[:, None] & (at < SIZE)[None, :]
         here = tl.load(sums + chunk * SIZE + at[None, :], inside, 0.0)
-        if DECAY == "vector":
-            decays = tl.exp(tl.load(kept + chunk * DP + feature[None, :], inside, 0.0))
-        elif DECAY == "scalar":
-            decays = tl.exp(tl.load(kept + chunk, (step < chunks)[:, None], 0.0))
+        if DECAY != "none":
+            if ALIKE:
+                feature = tl.program_id(1) * BLOCK // EP % FEATURES
+                decays = tl.exp(tl.load(kept + chunk * FEATURES + feature, (step < chunks)[:, None], 0.0))
+            else:
+                features = tl.where(at < DP * EP, at // EP, at - DP * EP)[None, :]
+                decays = tl.exp(tl.load(kept + chunk * FEATURES + features, inside, 0.0))
         before = tl.zeros_like(here)
         for now in tl.static_range(STEP):
             this = (row == now)[:, None]
@@ -507,11 +554,11 @@ def stored_values(
 def chunk_outputs(
     q, k, v, log_decay, beta, inverse, before, out, below, n, chunks, D: tl.constexpr, DP: tl.constexpr,
     E: tl.constexpr, EP: tl.constexpr, CHUNK: tl.constexpr, DECAY: tl.constexpr, DELTA: tl.constexpr,
-    NORMALISED: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+    NORMALISED: tl.constexpr, MAP: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
-    queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
-    keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
+    queries = load_features(q, head, t, n, D, DP, MAP)
+    keys = load_features(k, head, t, n, D, DP, MAP)
     values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
     within, from_start, _, _ = chunk_decays(log_decay, head, t, n, D, DP, CHUNK, DECAY)  # type: ignore[misc]
     matrix, vector = load_sums(before, program, DP, EP, NORMALISED)  # type: ignore[misc]
@@ -536,11 +583,11 @@ def chunk_outputs(
 def chunk_gradients(
     q, k, v, out, grad, below, log_decay, beta, inverse, before, after, dq, dk, dv, d_decay, d_beta, n, chunks,
     D: tl.constexpr, DP: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, CHUNK: tl.constexpr, DECAY: tl.constexpr,
-    DELTA: tl.constexpr, NORMALISED: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
+    DELTA: tl.constexpr, NORMALISED: tl.constexpr, MAP: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     head, program, t = chunk_tokens(chunks, CHUNK)  # type: ignore[misc]
-    queries = load_block(q + head * n * D, t, n, D, DP, MASKED=True)
-    keys = load_block(k + head * n * D, t, n, D, DP, MASKED=True)
+    queries = load_features(q, head, t, n, D, DP, MAP)
+    keys = load_features(k, head, t, n, D, DP, MAP)
     values = load_block(v + head * n * E, t, n, E, EP, MASKED=True)
     upstream, last, share = load_upstream(out, grad, below, head, t, n, E, EP, NORMALISED)  # type: ignore[misc]
     within, from_start, to_end, total = chunk_decays(log_decay, head, t, n, D, DP, CHUNK, DECAY)  # type: ignore[misc]
@@ -564,7 +611,7 @@ def chunk_gradients(
     pulls = tl.where(seen, pulls, 0.0)
     by_q = (times_sums(upstream, tl.trans(matrix), SUMS) + last * vector[None, :]) * from_start * share
     by_q = of_rows(pulls, keys, within, by_q, DECAY, PRECISION)
-    store_block(dq + head * n * D, t, n, by_q, D, DP)
+    store_block(dq + head * n * D, t, n, by_q * slopes(q, head, t, n, D, DP, MAP), D, DP)
 
     by_k = (times_sums(values, tl.trans(later), SUMS) + later_vector[None, :]) * to_end
     if DECAY != "none":
@@ -594,4 +641,4 @@ def chunk_gradients(
             tl.store(d_decay + head * n + t, of_log.to(d_decay.dtype.element_ty), t < n)
     if DELTA:
         by_k += by_reader
-    store_block(dk + head * n * D, t, n, by_k, D, DP)
+    store_block(dk + head * n * D, t, n, by_k * slopes(k, head, t, n, D, DP, MAP), D, DP)
