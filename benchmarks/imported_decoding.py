@@ -80,7 +80,7 @@ def main() -> None:
         save_marian(folder)
         import_model(folder, run)
         makers: dict[str, Callable[[], Translate]] = {
-            f"regard {precision}": partial(ours, run, precision) for precision in ("float32", "int8")
+            f"regard {precision}": partial(ours, run, precision) for precision in ("float32", "screened", "int8")
         }
         makers["transformers float32"] = partial(theirs, folder)
         made = {name: OwnProcess(make, given.threads) for name, make in makers.items()}

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.data.tokenizers.base import EOS
@@ -10,13 +12,20 @@ from regard.decode import beam as searching
 from regard.decode.batched_beam import keep_sentences
 from regard.decode.beam import initial_beam_state, select_candidates
 from regard.decode.kv_cache import TransformerBeams
-from regard.decode.quantized_linear import ChunkedVocabLinear, RowQuantizer, chunked_vocab_topk
+from regard.decode.quantized_linear import (
+    SCREENED_TOLERANCE,
+    ChunkedVocabLinear,
+    RowQuantizer,
+    ScreenedLinear,
+    chunked_vocab_topk,
+)
 from regard.decode.search import Constraints, DecodingRequest
 from regard.decode.topk import CHUNK, topk_logprobs_torch
+from regard.models import build_model
 from regard.models.transformer import Transformer
 
 from .reference_beam import reference_translate
-from .test_models import SOURCES, model
+from .test_models import CONFIGS, SOURCES, model
 from .toy_models import same
 
 
@@ -73,6 +82,122 @@ def test_whole_numbers_on_paper():
     )
     assert whole.tolist() == [[1, 192, 128, 255], [128] * 4, [255, 130, 126, 127]]
     assert_close(size[:, 0], torch.tensor([2.0, 0.0, 127.0]))
+
+
+# --- words screened in 8 bits ---
+
+
+def screened(vocabulary, seed, width=13, rows=7):
+    torch.manual_seed(seed)
+    weight, bias = torch.randn(vocabulary, width), torch.randn(vocabulary)
+    closed = torch.zeros(vocabulary, dtype=torch.uint8)
+    closed[[0, 1, 600, vocabulary - 1]] = 1
+    return ScreenedLinear(weight, bias), closed, torch.randn(rows, width)
+
+
+def assert_best(words, x, closed, count, within=SCREENED_TOLERANCE):
+    """The best tokens of the whole product in double precision, but for those that float32 cannot tell apart."""
+    found = words.topk_screened(x, closed, count)
+    assert found is not None
+    logits = x.double() @ words.weight.double().T + words.bias.double()
+    wanted = logits.log_softmax(-1).masked_fill(closed.bool(), -torch.inf).topk(count, -1).values
+    assert ((found.values - wanted).abs() <= within).all()
+    mine = logits.gather(1, found.tokens)
+    assert_close(mine, logits.masked_fill(closed.bool(), -torch.inf).topk(count, -1).values, rtol=0, atol=1e-5)
+    assert not closed[found.tokens].any()
+    assert found.finite
+    return found
+
+
+def test_a_bound_on_paper():
+    """W = 127, 63.4 is 127, 63 in whole numbers: an error of 0.4, times ‖x‖ = 5. Of x nothing is left over."""
+    words, x = ScreenedLinear(torch.tensor([[127.0, 63.4]]), torch.tensor([1.0])), torch.tensor([[3.0, 4.0]])
+    scores, gap = words.screened_scores(x)
+    assert_close(scores[0, 0], torch.tensor(127.0 * 3 + 63 * 4 + 1), rtol=1e-4, atol=0)
+    assert_close(words.error[0, 0], torch.tensor(0.4), rtol=1e-3, atol=0)
+    assert float(gap) < 3 * 4 / 127 / 127
+    assert float(words.error[0, 0]) * 5 >= 63.4 * 4 - 63 * 4
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 5), vocabulary=st.sampled_from([1024, 1999, 2690]))
+def test_no_screened_score_leaves_its_bound_and_the_best_are_the_best(seed, count, vocabulary):
+    words, closed, x = screened(vocabulary, seed)
+    x *= 10.0 ** torch.randint(-3, 2, (len(x), 1))
+    x[0, 5] *= 300.0  # one feature that outweighs all others
+    scores, gap = words.screened_scores(x)
+    error = (scores[:, :vocabulary] - x.double() @ words.weight.double().T - words.bias).abs()
+    bound = x.norm(dim=1, keepdim=True) * words.error.flatten() + gap * words.size.flatten()
+    assert (error <= bound[:, :vocabulary] + 1e-6).all()
+    if words.topk_screened(x, closed, count) is not None:
+        assert_best(words, x, closed, count, within=bound.amax(1, keepdim=True) + 1e-6)
+
+
+@pytest.mark.parametrize("sure", [0.0, 7.0, 14.0])
+def test_log_probabilities_keep_their_tolerance_at_the_size_of_a_model(sure):
+    """Vectors as long as those of a Transformer-base after its last norm, of a word that is sure or is not."""
+    words, closed, x = screened(5000, 8, width=512, rows=32)
+    words = ScreenedLinear(words.weight * 512**-0.5, words.bias)
+    x += sure * words.weight[torch.randint(5000, (32,))]
+    assert_best(words, x * 512**0.5 / x.norm(dim=1, keepdim=True), closed, 5)
+
+
+def test_words_that_8_bits_cannot_tell_apart_are_told_apart():
+    """Their rows differ by less than a step of their whole numbers; by these alone any of them might come first. Their
+    errors are alike and do not cancel, so that of the proven bound is all that holds."""
+    words, closed, x = screened(1999, 3)
+    words.weight[400:500] = words.weight[400] + torch.rand(100, 13) * 1e-3
+    words = ScreenedLinear(words.weight, words.bias.index_fill(0, torch.arange(400, 500), 9.0))
+    wrong = words.screened_scores(x)[0][:, 400:500].argmax(-1) != words(x)[:, 400:500].argmax(-1)
+    assert wrong.any()
+    assert_best(words, x, closed, 4, within=x.norm(dim=1, keepdim=True) * words.error.max())
+
+
+def test_of_equal_words_the_lower_comes_first_screened_too():
+    words, closed, x = screened(1999, 4, width=512)
+    same = torch.tensor([77, 900, 901, 1500])
+    words = ScreenedLinear(
+        words.weight.index_copy(0, same, 2 * x[:1].expand(4, -1)), words.bias.index_fill(0, same, 0.5)
+    )
+    found = assert_best(words, x[:1].expand(3, -1), closed, 3)
+    assert found.tokens.tolist() == [[77, 900, 901]] * 3
+    assert (found.values == found.values[0, 0]).all()
+
+
+def test_where_screening_says_nothing_the_whole_product_does(monkeypatch):
+    words, closed, x = screened(1999, 5)
+    must = torch.tensor([[-1], [1998], [0], [639], [640], [-1], [1279]])
+    shut = torch.ones_like(closed).index_fill_(0, torch.tensor([5, 9]), 0)  # two words for three places
+    monkeypatch.setattr(quantized_linear, "MAX_NEAR", 0)
+    assert words.topk_screened(x, closed, 3) is None
+    monkeypatch.undo()
+    assert words.topk_screened(x, shut, 3) is None
+    for banned, forced in ((closed, must), (shut, None)):
+        wanted, found = topk_logprobs_torch(words(x), banned, 3, forced), words.topk(x, banned, 3, forced)
+        assert torch.equal(found.tokens, wanted.tokens)
+        assert torch.equal(found.values, wanted.values)
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_screened_scores_that_are_no_numbers_are_told(wrong):
+    words, closed, x = screened(1999, 6)
+    assert not words.topk(x.index_fill(1, torch.tensor([5]), wrong), closed, 3, None).finite
+    words.weight[700, 3] = wrong
+    assert not ScreenedLinear(words.weight, words.bias).topk(x, closed, 3, None).finite
+
+
+def test_a_screened_search_finds_what_float32_finds():
+    torch.manual_seed(13)
+    made, beam = build_model(CONFIGS["transformer"], 11, 1999), Beam(4, 0.6, n_best=4)
+    with torch.no_grad():
+        made.get_parameter("embeddings.bias").normal_(std=2.0)[2] = 5.0
+    plain, fast = (translate(prepare(made, how), SOURCES, beam) for how in ("float32", "screened"))
+    for one, other in zip(plain, fast, strict=True):
+        assert all(same(*pair, within=20 * SCREENED_TOLERANCE) for pair in zip(one, other, strict=True)), (one, other)
+    with pytest.raises(
+        ValueError, match=r"screened is float32, and the model is torch\.float64; use precision float32"
+    ):
+        prepare(made.double(), "screened")
 
 
 # --- beams that cannot win ---

@@ -16,7 +16,7 @@ from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosit
 from regard.attention.position import PositionSum
 from regard.decode import beam_decoder
 from regard.decode.cuda_graphs import CapturedSteps
-from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear, OutputLinear
+from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear, OutputLinear, ScreenedLinear
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.sublayers import FeedForward
 from regard.models.seq2seq import DecodableModel
@@ -49,8 +49,11 @@ def prepare(model: DecodableModel, precision: str = "float32") -> DecodableModel
             raise ValueError(f"this model cannot decode in {precision}: {'; '.join(why)}; use precision float32")
         return model
     assert isinstance(model, Transformer)
-    if precision == "int8" and model.embeddings.bias.device.type != "cpu":
-        raise ValueError(f"int8 is for a CPU, and the model is on {model.embeddings.bias.device}; use bfloat16 there")
+    device, dtype = model.embeddings.bias.device, model.embeddings.bias.dtype
+    if precision in ("int8", "screened") and device.type != "cpu":
+        raise ValueError(f"{precision} is for a CPU, and the model is on {device}; use bfloat16 there")
+    if precision == "screened" and dtype != torch.float32:
+        raise ValueError(f"screened is float32, and the model is {dtype}; use precision float32 to keep it as it is")
     return swap_linears(copy_model(model, precision), precision)
 
 
@@ -148,9 +151,8 @@ def swap_output(embeddings: TiedEmbeddings, precision: str) -> None:
     if weight.is_cuda:
         table.projection = OutputLinear(weight, bias)
     else:
-        table.projection = (
-            ChunkedVocabLinear.of(weight, bias) if precision == "int8" else build_linear(weight, bias, precision)
-        )
+        build = {"int8": ChunkedVocabLinear.of, "screened": ScreenedLinear}.get(precision)
+        table.projection = build_linear(weight, bias, precision) if build is None else build(weight, bias)
     embeddings.tables["output"] = table
 
 

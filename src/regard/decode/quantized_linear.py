@@ -1,4 +1,4 @@
-"""Linear layers of inference: int8 for a CPU; output layers in float32, or whose best tokens are found in slices."""
+"""Linear layers of inference: int8 for a CPU; output layers in float32, screened by int8, or searched in slices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +10,22 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard.decode.topk import CHUNK, TopKLogProbs, chunk_maxima, stable_topk, topk_logprobs_torch
-from regard.ops.linear import DirectModule
+from regard.ops.linear import DirectModule, MkldnnLinear
 
 PRECISIONS = {
     "float32": "as the model is",
     "bfloat16": "half the memory; for a GPU",
     "int8": "whole numbers of 8 bits; for a CPU",
+    "screened": "float32, in which only words near the best by 8 bits are scored; for a CPU",
 }
 INT8_BATCH_TOLERANCE = 0.1  # in int8, of a log-probability; 0.019 is the largest difference in 700 sentences
 SLICE = 64 * CHUNK  # tokens
 MIN_ROWS = 32  # rows whose logits outgrow the CPU caches
+SCREENED_TOLERANCE = (
+    2e-3  # screened, of a token's log-probability; 1.4e-3 is the largest with SmolLM2's weights, 3e-4 their mean
+)
+SURE = 8  # so many of the best tokens are scored in float32 at least, however few are asked for
+MAX_NEAR = 512  # tokens near the best in a row; to gather more takes as long as the whole product
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
 
 
@@ -68,10 +74,14 @@ class Int8Linear(DirectModule):
 
     def multiply_quantized(self, whole: Tensor, size: Tensor, out: Tensor | None = None) -> Tensor:
         """y from x̂ and its row scales, written to `out` if it is given."""
-        y = self.op(
+        y = self.product(whole)
+        return torch.addcmul(self.bias, y, size, out=y if out is None else out)
+
+    def product(self, whole: Tensor) -> Tensor:
+        """Without row scales and bias."""
+        return self.op(
             whole, 1 / 127, ZERO_POINT, self.weight, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        return torch.addcmul(self.bias, y, size, out=y if out is None else out)
 
 
 class OutputLinear(nn.Module):
@@ -163,3 +173,86 @@ def gather_chunks(scores: Float[Tensor, " all"], chunks: Int[Tensor, "n k"], row
     at = n * first + torch.arange(n)[:, None] * width + chunks - first
     found = scores.view(-1, CHUNK).index_select(0, at.flatten())
     return rearrange(found, "(n k) token -> n (k token)", n=n)
+
+
+class ScreenedLinear(nn.Module):
+    """x Wᵀ + b in float32. Where the best tokens are asked for, all are first screened in 8 bits, with a proven bound:
+
+    |W_i x - Ŵ_i x̂| ≤ ‖W_i - Ŵ_i‖ ‖x‖ + ‖Ŵ_i‖ ‖x - x̂‖  (Cauchy-Schwarz), where x̂ has two terms of 8 bits.
+
+    Each token that can be among the best by its bound is scored in float32, so the best are those of the whole product.
+    The probabilities' sum takes the others as they were screened. Its logarithm is off by the bound at most; since the
+    errors of many tokens nearly cancel, by far less: SCREENED_TOLERANCE holds for trained and random weights.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
+        self.weight, self.bias = weight.detach(), bias.detach()
+        self.whole, missing = MkldnnLinear(self.weight, self.bias), -len(weight) % CHUNK
+        padded = pad(self.weight, (0, 0, 0, missing))
+        self.screen = Int8Linear(padded, pad(self.bias, (0, missing), value=-torch.inf))
+        rounded = (padded / self.screen.scale[:, None]).round() * self.screen.scale[:, None]
+        error, size = torch.linalg.vector_norm(padded - rounded, dim=1), torch.linalg.vector_norm(padded, dim=1)
+        error += weight.shape[1] * torch.finfo(torch.float32).eps * size  # of the sums themselves
+        self.error, self.size = error.view(-1, CHUNK), (size + error).view(-1, CHUNK)
+        self.chunk_error, self.chunk_size = self.error.amax(1), self.size.amax(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.whole(x)
+
+    def topk(
+        self, x: Float[Tensor, "n model"], banned: UInt8[Tensor, " v"], count: int, must: Int[Tensor, "n 1"] | None
+    ) -> TopKLogProbs:
+        """As `topk_logprobs_torch` of self(x), which it is where a token is forced or screening leaves too many."""
+        found = self.topk_screened(x, banned, count) if must is None else None
+        return topk_logprobs_torch(self.whole(x), banned, count, must) if found is None else found
+
+    def topk_screened(
+        self, x: Float[Tensor, "n model"], banned: UInt8[Tensor, " v"], count: int
+    ) -> TopKLogProbs | None:
+        scores, gap = self.screened_scores(x)
+        rough = scores.log_softmax(-1)
+        scores.index_fill_(-1, banned.nonzero()[:, 0], -torch.inf)
+        row, token = self.near_best(scores, torch.linalg.vector_norm(x, dim=1, keepdim=True), gap, max(count, SURE))
+        near = torch.bincount(row, minlength=len(x))
+        if near.min() < count or len(row) > MAX_NEAR * len(x):  # no row has a token near where x or W is not finite
+            return None
+        # row by row, so that what is gathered stays in the cache
+        parts = zip(token.split(near.tolist()), x, strict=True)
+        exact = [self.weight.index_select(0, part).mul_(one).sum(-1) for part, one in parts]
+        exact, first = torch.cat(exact) + self.bias[token], near.cumsum(0) - near
+        at = row * scores.shape[1] + token
+        before = rough.flatten()[at]
+        total = (scores.flatten()[at] - before)[first]
+        change = (exact - total[row]).exp_() - before.exp_()
+        total = total + total.new_zeros(len(x)).index_add_(0, row, change).log1p_()
+        place = row * (width := int(near.max())) + torch.arange(len(row)) - first[row]
+        values = exact.new_full((len(x) * width,), -torch.inf).index_copy_(0, place, exact).view(-1, width)
+        values, picked = stable_topk(values, count)
+        return TopKLogProbs(values - total[:, None], token[first[:, None] + picked], total.isfinite().all())
+
+    def screened_scores(self, x: Float[Tensor, "n model"]) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n 1"]]:
+        """Ŵ x̂ + b, and ‖x - x̂‖."""
+        screen, n = self.screen, len(x)
+        first, size = screen.quantizer.quantize(x)
+        rest = x - (first.float() - ZERO_POINT) * (size / 127)
+        second, small = screen.quantizer.quantize(rest)
+        rest -= (second.float() - ZERO_POINT) * (small / 127)
+        products = screen.product(torch.cat((first, second)))
+        scores = torch.addcmul(screen.bias, products[:n], size, out=products[:n]).addcmul_(products[n:], small)
+        return scores, torch.linalg.vector_norm(rest, dim=1, keepdim=True)
+
+    def near_best(
+        self, scores: Float[Tensor, "n v"], norm: Float[Tensor, "n 1"], gap: Float[Tensor, "n 1"], count: int
+    ) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+        """Row and token of all that may be among the best `count` of a row: chunk by chunk, then token by token."""
+        scores = scores.view(len(scores), -1, CHUNK)
+        maxima, rows = scores.amax(-1), torch.arange(len(scores))[:, None]
+        best = maxima.topk(min(count, maxima.shape[1])).indices
+        bounds = norm[:, None] * self.error[best] + gap[:, None] * self.size[best]
+        # so many tokens score as much for sure
+        least = (scores[rows, best] - bounds).flatten(1).topk(count).values[:, -1:]
+        row, chunk = (maxima + norm * self.chunk_error + gap * self.chunk_size >= least).nonzero().unbind(1)
+        bounds = norm[row] * self.error[chunk] + gap[row] * self.size[chunk]
+        which, token = (scores[row, chunk] + bounds >= least[row]).nonzero().unbind(1)
+        return row[which], chunk[which] * CHUNK + token
