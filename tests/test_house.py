@@ -52,6 +52,7 @@ ATTENTION = [
     "latent",
     "kv_cache",
     "multihead",
+    "native_sparse",
     "torch_layer",
     "catalogue",
 ]

@@ -56,6 +56,7 @@ from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
 from regard.attention.latent import LatentKV
 from regard.attention.linformer import Linformer
 from regard.attention.multihead import Context, MultiHeadAttention, no_projection
+from regard.attention.native_sparse import BlockCompression, CompressedPast, NativeSparseAttention
 from regard.attention.normaliser import (
     AttentionDropout,
     Normaliser,
@@ -128,12 +129,14 @@ __all__ = [
     "Bilinear",
     "Block",
     "BlockChoice",
+    "BlockCompression",
     "BlockMap",
     "BooleanMask",
     "CacheCell",
     "Causal",
     "Clipped",
     "CoPE",
+    "CompressedPast",
     "ContentPattern",
     "Context",
     "Cosine",
@@ -175,6 +178,7 @@ __all__ = [
     "MultiHeadAttention",
     "MultiToken",
     "NTKScaling",
+    "NativeSparseAttention",
     "NoGate",
     "NoPosition",
     "Normaliser",

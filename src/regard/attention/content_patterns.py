@@ -127,8 +127,8 @@ class TopBlocks(ContentPattern):
                 "behind one; pass queries from a multiple on, or a KV cache"
             )
         offset = -positions.start % self.group
-        anchors = torch.arange(positions.start + offset, positions.start + q.shape[2], self.group, device=q.device)
-        chosen = self.best_blocks(q[:, :, offset :: self.group], k, anchors // self.block)
+        own = positions.q[offset :: self.group] // self.block
+        chosen = self.best_blocks(q[:, :, offset :: self.group], k, own)
         if begun:
             assert isinstance(past, BlockChoice)  # or it was refused
             chosen = torch.cat((past.chosen[:, :, -1:], chosen), 2)
@@ -142,11 +142,16 @@ class TopBlocks(ContentPattern):
         whole = rearrange(k[:, :, : blocks * self.block], "b g (c n) d -> b g c n d", n=self.block)
         means = repeat(whole.mean(3, dtype=accumulation_dtype(k)), "b g c d -> b (g r) c d", r=q.shape[1] // k.shape[1])
         scores = einsum(q.to(means.dtype), means, "b h r d, b h c d -> b h r c")
-        earlier = torch.arange(blocks, device=q.device) < own[:, None]
-        best = scores.masked_fill(~earlier, -torch.inf).topk(min(self.k - 1, blocks), -1).indices
-        best = pad(torch.where(best < own[:, None], best, -1), (self.k - 1 - best.shape[-1], 0), value=-1)
-        mine = own[:, None].expand(*best.shape[:3], 1)
-        return torch.cat((best, mine), -1).sort(-1).values
+        return top_blocks(scores, own, self.k)
+
+
+def top_blocks(scores: Float[Tensor, "b h r c"], own: Int[Tensor, " r"], k: int) -> Int[Tensor, "b h r k"]:
+    """Of each row its own block and the k - 1 best of those before it, in their order; -1 where there are fewer."""
+    blocks = scores.shape[-1]
+    earlier = torch.arange(blocks, device=scores.device) < own[:, None]
+    best = scores.masked_fill(~earlier, -torch.inf).topk(min(k - 1, blocks), -1).indices
+    best = pad(torch.where(best < own[:, None], best, -1), (k - 1 - best.shape[-1], 0), value=-1)
+    return torch.cat((best, own[:, None].expand(*best.shape[:3], 1)), -1).sort(-1).values
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -248,7 +253,9 @@ class LightningIndexer(nn.Module, ContentPattern):
     def choose(self, q, k, positions, past):
         later = (positions.k[..., None, :] > positions.q[..., :, None]).expand(len(q), q.shape[2], k.shape[2])
         index = self.index(q, k).masked_fill(later, -torch.inf)
-        best = index.topk(min(self.k, k.shape[2]), -1).indices
+        best = index.sort(dim=-1, descending=True, stable=True).indices[
+            ..., : self.k
+        ]  # of equals (ReLU: 0) the earlier
         seen = torch.zeros_like(later).scatter(-1, best, value=True) & ~later
         return BooleanMask(seen[:, None], positions.start or 0)
 

@@ -1,0 +1,305 @@
+"""Patterns chosen from the content: on paper, their laws, their caches, and what is refused."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from regard.attention import (
+    BACKENDS,
+    AttentionCall,
+    BlockChoice,
+    Causal,
+    ContentPattern,
+    LightningIndexer,
+    MultiHeadAttention,
+    NativeSparseAttention,
+    Padding,
+    Recipe,
+    Rotary,
+    Segments,
+    TopBlocks,
+    Window,
+    attend,
+    attention_stats,
+    explain,
+    record_attention,
+    steps,
+)
+from regard.attention.backends.block_sparse import BlockSparseTiles, tiling_objections
+from regard.attention.functional import prepare
+from regard.attention.kv_cache import KVCache
+
+B, H, G, T, D = 2, 4, 2, 23, 6
+
+
+def draw(*, grad: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = (torch.randn(B, h, T, D, dtype=torch.double, requires_grad=grad) for h in (H, G, G))
+    return q, k, v
+
+
+def patterns() -> dict[str, ContentPattern]:
+    return {
+        "blocks, together": TopBlocks(2, 4),
+        "blocks, two by two": TopBlocks(3, 4, queries=2),
+        "blocks, each query": TopBlocks(2, 4, queries=1),
+        "keys": LightningIndexer(5, query=H * D, key=G * D, heads=2, width=3).double(),
+    }
+
+
+@pytest.fixture(params=patterns())
+def pattern(request) -> ContentPattern:
+    return patterns()[request.param]
+
+
+# --- on paper ---
+
+
+def test_the_block_whose_mean_fits_best_is_chosen():
+    """Means of blocks of two keys are (1, 0), (0, 1), (-1, 0); the query (0, 2) takes the second, (-1, 0) the third."""
+    k = torch.tensor(
+        [[2.0, 0.0], [0.0, 0.0], [0.0, 3.0], [0.0, -1.0], [-2.0, 1.0], [0.0, -1.0], [9.0, 9.0], [0.0, 0.0]]
+    )
+    q = torch.zeros(8, 2)
+    q[6], q[7] = torch.tensor([0.0, 2.0]), torch.tensor([-1.0, 0.0])
+    q, k = q[None, None], k[None, None]
+    seen = steps(q, k, k, Recipe(pattern=TopBlocks(2, 2, queries=1))).visible[0, 0].long()
+    assert seen[6].tolist() == [0, 0, 1, 1, 0, 0, 1, 0]
+    assert seen[7].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    together = steps(q, k, k, Recipe(pattern=TopBlocks(2, 2))).visible[0, 0].long()
+    assert together[7].tolist() == [0, 0, 1, 1, 0, 0, 1, 1]  # as query 6, the first of their block
+
+
+def test_the_indexer_adds_up_what_its_heads_say():
+    """I = 1·ReLU(q k) + 2·ReLU(-q k) of q = 1 and keys 4, -3, 1 is 4, 6, 1: of two keys the first two are seen."""
+    indexer = LightningIndexer(2, query=1, heads=2, width=1)
+    indexer.to_query.weight.data, indexer.to_key.weight.data = torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0]])
+    indexer.to_weight.weight.data = torch.tensor([[1.0], [2.0]])
+    q, k = torch.ones(1, 1, 3, 1), torch.tensor([4.0, -3.0, 1.0]).view(1, 1, 3, 1)
+    assert_close(indexer.index(q, k)[0, 2] * 2**0.5, torch.tensor([4.0, 6.0, 1.0]))
+    assert steps(q, k, k, Recipe(pattern=indexer)).visible[0, 0].tolist()[2] == [True, True, False]
+
+
+# --- laws ---
+
+
+def test_no_choice_depends_on_a_later_token(pattern):
+    q, k, v = draw()
+    recipe = Recipe(pattern=pattern, position=Rotary())
+    before = attend(q, k, v, recipe)
+    for first in (1, 9, 14, 22):
+        other = (torch.cat((x[:, :, :first], torch.randn_like(x[:, :, first:]) * 5), 2) for x in (q, k, v))
+        later_q, later_k, later_v = other
+        assert_close(attend(later_q, later_k, later_v, recipe)[:, :, :first], before[:, :, :first])
+        assert not steps(q, k, v, recipe).visible.triu(1).any()
+
+
+@pytest.mark.parametrize(
+    "whole", [TopBlocks(6, 4), TopBlocks(9, 4, queries=1), LightningIndexer(T, query=H * D, key=G * D).double()]
+)
+def test_who_chooses_everything_is_causal(whole):
+    q, k, v = draw()
+    assert_close(attend(q, k, v, Recipe(pattern=whole)), attend(q, k, v, Recipe(pattern=Causal())))
+
+
+def test_the_choice_of_blocks_is_that_of_their_means():
+    """What is added to every key, a longer query, and another order within earlier blocks change no choice."""
+    q, k, v = draw()
+
+    def chosen(q: Tensor, k: Tensor) -> Tensor:
+        planned = prepare(q, k, v, Recipe(pattern=TopBlocks(2, 4, queries=1)), 0, 0)[0].pattern
+        assert isinstance(planned, BlockChoice)
+        return planned.chosen
+
+    shuffled = k.unflatten(2, (-1, 1))[:, :, :20].view(B, G, 5, 4, D)[:, :, :, [2, 0, 3, 1]].reshape(B, G, 20, D)
+    for other in (
+        chosen(q, k + torch.randn(D, dtype=torch.double)),
+        chosen(q * 7, k),
+        chosen(q, torch.cat((shuffled, k[:, :, 20:]), 2)),
+    ):
+        assert torch.equal(other, chosen(q, k))
+
+
+def test_every_backend_agrees_or_objects(pattern):
+    given = draw(grad=True)
+    upstream = torch.randn(B, H, T, D, dtype=torch.double)
+    for recipe in (Recipe(pattern=pattern), Recipe(pattern=pattern & Padding(torch.tensor([T, 9])) & Window(11))):
+        planned, q, k, positions = prepare(*given, recipe, 0, 0)
+        want = attend(*given, recipe, backend="reference")
+        wanted = torch.autograd.grad(want, given, upstream)
+        ran = []
+        for name, backend in BACKENDS.items():
+            if not backend.objections(planned, q, k, positions):
+                got = attend(*given, recipe, backend=name)
+                assert_close((got, *torch.autograd.grad(got, given, upstream)), (want, *wanted))
+                ran.append(name)
+        assert ran[-2:] == ["sdpa", "reference"]
+
+
+def test_decoding_with_a_cache_is_reading_at_once(pattern):
+    recipe = Recipe(position=Rotary(), pattern=pattern)
+    layer = MultiHeadAttention(H * D, heads=H, groups=G, recipe=recipe).double()
+    x = torch.randn(B, T, H * D, dtype=torch.double)
+    for sizes in ([1] * T, [3, 1, 7, 12], [4, 19]):
+        cache, parts = KVCache(), []
+        for part in x.split(sizes, 1):
+            out, cache = layer.extend(part, cache)
+            parts.append(out)
+        assert_close(torch.cat(parts, 1), layer(x))
+
+
+def test_a_recipe_file_describes_it(pattern):
+    recipe = Recipe(pattern=pattern & Window(9))
+    again = Recipe.from_toml(recipe.to_toml())
+    assert again.to_toml() == recipe.to_toml()
+    if not isinstance(pattern, LightningIndexer):  # whose weights are fresh
+        assert again == recipe
+
+
+def test_what_was_chosen_is_seen(pattern):
+    """Records and statistics show the weights that were used."""
+    layer = MultiHeadAttention(H * D, heads=H, groups=G, recipe=Recipe(pattern=pattern)).double()
+    x = torch.randn(B, T, H * D, dtype=torch.double)
+    with record_attention(layer) as record:
+        layer(x)
+    weights, (call,) = record.weights("attention"), record.calls_of("attention")
+    q, k, v = layer.project(x)
+    assert_close(weights, steps(q, k, v, layer.recipe).weights)
+    assert ((weights > 0).sum(-1) <= 12).all()
+    assert_close(attention_stats(q, k, layer.recipe).mass, weights.sum(2))
+    assert isinstance(call, AttentionCall)
+    assert_close(call.output, attend(q, k, v, layer.recipe))
+
+
+# --- the indexer learns ---
+
+
+def test_the_indexer_learns_from_its_loss_alone():
+    q, k, v = draw(grad=True)
+    indexer = LightningIndexer(5, query=H * D, key=G * D, heads=2, width=3).double()
+    output = attend(q, k, v, Recipe(pattern=indexer))
+    none = torch.autograd.grad(output.sum(), list(indexer.parameters()), allow_unused=True)
+    assert all(grad is None for grad in none)
+    weights = steps(q, k, v, Recipe(pattern=Causal())).weights
+    loss = indexer.loss(q, k, weights)
+    assert all(grad is None for grad in torch.autograd.grad(loss, (q, k), allow_unused=True, retain_graph=True))
+    optimiser = torch.optim.Adam(indexer.parameters(), 0.02)
+    for _ in range(30):
+        optimiser.zero_grad()
+        indexer.loss(q, k, weights).backward()
+        optimiser.step()
+    assert indexer.loss(q, k, weights) < 0.8 * loss
+    assert indexer.loss(q, k, weights) > 0
+
+
+# --- native sparse attention ---
+
+
+def nsa(k: int = 3, window: int = 5) -> NativeSparseAttention:
+    return NativeSparseAttention(24, heads=4, groups=2, block=4, k=k, window=window).double()
+
+
+def only_branch(layer: NativeSparseAttention, branch: int) -> NativeSparseAttention:
+    """Its other gates shut."""
+    layer.gate.weight.data.zero_()
+    layer.gate.bias.data = torch.full((3, 4), -torch.inf, dtype=torch.double).index_fill(0, torch.tensor(branch), 1e9)
+    layer.gate.bias.data = layer.gate.bias.data.flatten()
+    return layer
+
+
+@pytest.mark.parametrize("branch", [1, 2])
+def test_branches_that_see_everything_are_causal_attention(branch):
+    layer, x = only_branch(nsa(k=6, window=T), branch), torch.randn(B, T, 24, dtype=torch.double)
+    keys_values = layer.keys_values(x).unflatten(-1, (3, 2, 2, 6)).permute(2, 3, 0, 4, 1, 5)
+    q = layer.query(x).unflatten(-1, (4, 6)).transpose(1, 2)
+    want = attend(q, keys_values[branch, 0], keys_values[branch, 1], Recipe(pattern=Causal()))
+    assert_close(layer(x), layer.output(want.transpose(1, 2).flatten(2)))
+
+
+def test_the_compressed_branch_sees_whole_blocks_alone():
+    layer, x = only_branch(nsa(), 0), torch.randn(1, 9, 24, dtype=torch.double)
+    output = layer(x)
+    assert_close(output[:, :3], layer.output.bias.expand(1, 3, 24))  # nobody has read a block yet
+    assert not torch.allclose(output[:, 3], layer.output.bias)
+    changed = x.clone()
+    changed[:, 8] += 1.0
+    assert_close(layer(changed)[:, :8], output[:, :8])
+
+
+def test_native_sparse_attention_with_a_cache_is_reading_at_once():
+    layer, x = nsa(), torch.randn(B, T, 24, dtype=torch.double)
+    for sizes in ([1] * T, [6, 1, 16]):
+        cache, parts = None, []
+        for part in x.split(sizes, 1):
+            out, cache = layer.extend(part, cache)
+            parts.append(out)
+        assert_close(torch.cat(parts, 1), layer(x))
+    grads = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()))
+    assert all(grad.any() for grad in grads)
+
+
+# --- what the kernels read, and what is refused ---
+
+
+def test_lists_of_chosen_blocks_hold_each_choice_twice():
+    """By query blocks and by key blocks, of each head by itself, without those that are not there."""
+    q, k, v = draw()
+    choice = prepare(q, k, v, Recipe(pattern=TopBlocks(3, 4)), 0, 0)[0].pattern
+    assert isinstance(choice, BlockChoice)
+    choice = replace(choice, block=64, queries=64)  # as its tiles are
+    lists = BlockSparseTiles.of(choice, 6 * 64, 6 * 64).static
+    wanted = {
+        (b * H + h, row, int(column))
+        for b in range(B)
+        for h in range(H)
+        for row in range(6)
+        for column in choice.chosen[b, h, row]
+        if column >= 0
+    }
+    for rows, turn in ((lists.of_queries, False), (lists.of_keys, True)):  # type: ignore[union-attr]
+        firsts, found = rows.firsts.tolist(), set()
+        for place, (first, stop) in enumerate(pairwise(firsts)):
+            for column, mask in zip(rows.columns[first:stop].tolist(), rows.masks[first:stop].tolist(), strict=True):
+                head, row = divmod(place, 6)
+                found.add((head, column, row) if turn else (head, row, column))
+                assert (mask == 0) == (row == column)
+        assert found == wanted
+        assert firsts[-1] == len(wanted)
+
+
+def test_what_the_kernels_cannot_read_is_said():
+    q, k, v = draw()
+    plans = {
+        group: prepare(q, k, v, Recipe(pattern=TopBlocks(2, 4, queries=group)), 0, 0)[0].pattern for group in (1, 4)
+    }
+    assert "its tiles are blocks of 64, 128 keys" in tiling_objections(plans[4], T, T)[0]
+    large = replace(plans[4], block=64, queries=64)  # type: ignore[type-var]
+    assert tiling_objections(large & Causal() & Padding(torch.tensor([3, 4])), T, T) == []
+    assert "hides single keys" in tiling_objections(large & Window(3), T, T)[0]
+    assert "begin at query 0, not at 64" in tiling_objections(large, T, T, 64)[0]
+    assert explain(Recipe(pattern=TopBlocks(2, 4)), q, k).backend == "sdpa"
+
+
+def test_what_makes_no_sense_is_refused():
+    q, k, v = draw()
+    with pytest.raises(
+        ValueError, match=r"these begin at 6, behind one; pass queries from a multiple on, or a KV cache"
+    ):
+        attend(q[:, :, 6:], k, v, Recipe(pattern=TopBlocks(2, 4)), q_index=6)
+    with pytest.raises(ValueError, match="3 queries that choose together must divide a block of 4"):
+        TopBlocks(2, 4, queries=3)
+    with pytest.raises(ValueError, match="k must be a whole number, at least 1"):
+        TopBlocks(0, 4)
+    with pytest.raises(ValueError, match="ask steps"):
+        TopBlocks(2, 4).sees(*torch.zeros(4, 1, dtype=torch.long))
+    with pytest.raises(
+        ValueError, match="reads heads of 5 and 5 numbers in all, not of 24 and 12; say query= and key="
+    ):
+        attend(q, k, v, Recipe(pattern=LightningIndexer(2, query=5).double()))
+    ids = torch.zeros(B, T, dtype=torch.long)
+    packed = Segments(ids, torch.arange(T).expand(B, T)).within(TopBlocks(2, 4))
+    with pytest.raises(ValueError, match="is chosen from queries and keys"):
+        attend(q, k, v, Recipe(pattern=packed))
