@@ -399,6 +399,13 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("catalogue", "longformer: without its global token", "Window(n.window) | Global(1))", "Window(n.window))"),
         ("catalogue", "never itself: only itself", "Full() & ~Window(1)", "Full() & Window(1)"),
     ],
+    "cli/family.py": [
+        ("family", "the worst rate is chosen", "return one < other if self.figure", "return one > other if self.figure"),
+        ("family", "the loss of the token after the answer", "batch.tokens.gather(1, batch.asked + 1).flatten()", "batch.tokens.gather(1, batch.asked).flatten()"),
+        ("family", "every seed the same tokens", "first = self.seed * FIRST_OF_SEED + index * self.rows", "first = index * self.rows"),
+        ("family", "parameters are not made equal", "hidden=max(1, config.hidden + round(more / each))", "hidden=config.hidden"),
+        ("family", "finished runs are trained again", "    if (found := run_result(folder)) is not None:\n        return found\n", ""),
+    ],
     "attention/backends/tiles.py": [
         ("tiles", "causal excludes itself", "Interval(low=0)", "Interval(low=1)"),
         ("tiles", "a window one key too wide", "Interval(1 - pattern.size, pattern.size - 1)", "Interval(-pattern.size, pattern.size)"),

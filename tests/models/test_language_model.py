@@ -8,7 +8,16 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from regard.attention import Causal, Global, KVCache, Window
+from regard.attention import (
+    LAYER_RECIPES,
+    Causal,
+    GatedDelta,
+    Global,
+    KVCache,
+    NoGate,
+    Window,
+    get_layer_recipes,
+)
 from regard.attention.backends.linear import LinearState
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel, LockedDropout, max_lookback
@@ -305,3 +314,32 @@ def learn_rhyme(config: LanguageModelConfig) -> LanguageModel:
         optimiser.step()
     assert (model.eval()(tokens[:, :-1]).argmax(-1) == tokens[:, 1:]).float().mean() > 0.9
     return model
+
+
+# --- recipes of layers ---
+
+
+@pytest.mark.parametrize("name", LAYER_RECIPES)
+def test_a_recipe_of_layers_is_named_in_settings_and_decodes_as_it_reads(name):
+    config = LanguageModelConfig(kind="transformer", layers=4, model=16, heads=2, hidden=8, dropout=0.0, recipe=name)
+    assert LanguageModelConfig.from_dict(config.to_dict()) == config
+    model = LanguageModel(config, 11).double().eval()
+    tokens = torch.randint(0, 11, (2, 9))
+    state, logits = model.start(2), []
+    for piece in tokens.split([4, 1, 1, 3], 1):
+        found, state = model.step(piece, state)
+        logits.append(found)
+    assert_close(torch.cat(logits, 1), model(tokens))
+
+
+def test_a_hybrid_ends_with_its_full_layer_whatever_the_depth():
+    for layers in (1, 2, 4, 6, 7, 12):
+        gates = [type(one.gate) for one in get_layer_recipes("3 gated delta : 1 full", layers)]
+        assert gates == [NoGate if (layers - n) % 4 == 1 else GatedDelta for n in range(layers)]
+    windows = [one.pattern == Causal() & Window(64) for one in get_layer_recipes("5 window : 1 full", 12)]
+    assert windows == ([True] * 5 + [False]) * 2
+
+
+def test_an_unknown_recipe_of_layers_is_refused():
+    with pytest.raises(ValueError, match=r"no recipe of layers is called '3 delta'; there are softmax"):
+        LanguageModelConfig(kind="transformer", recipe="3 delta")

@@ -16,10 +16,12 @@ from regard.attention.block_map import BlockMap
 from regard.attention.catalogue import (
     EXAMPLES,
     GATED_RECIPES,
+    LAYER_RECIPES,
     POSITIONS,
     RECIPES,
     RecipeSizes,
     WorkedExample,
+    get_layer_recipes,
     get_recipe,
 )
 from regard.attention.content_patterns import BlockChoice, ContentPattern, LightningIndexer, TopBlocks
@@ -113,6 +115,7 @@ __all__ = [
     "BACKENDS",
     "EXAMPLES",
     "GATED_RECIPES",
+    "LAYER_RECIPES",
     "POSITIONS",
     "RECIPES",
     "Additive",
@@ -237,6 +240,7 @@ __all__ = [
     "attention_stats",
     "explain",
     "from_torch",
+    "get_layer_recipes",
     "get_recipe",
     "no_projection",
     "parse_part",

@@ -1,7 +1,7 @@
 """Catalogue of named recipes, one line each, and worked examples to check on paper."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction as F
 from math import isqrt, log, sqrt
 
@@ -156,6 +156,49 @@ Examples:
     >>> MultiHeadAttention(8, heads=2, recipe=get_recipe("gla"))(torch.randn(1, 5, 8)).shape
     torch.Size([1, 5, 8])
 """
+
+
+LayerMaker = Callable[[RecipeSizes], tuple[Recipe, ...]]
+LAYER_RECIPES: dict[str, LayerMaker] = {
+    "softmax": lambda n: (get_recipe("causal", "rotary", n),),
+    "sliding window": lambda n: (get_recipe("sliding window", "rotary", n),),
+    "linear": lambda n: (get_recipe("causal linear", "rotary", n),),
+    "retention": lambda n: (get_recipe("retention", "rotary", n),),
+    "mamba-2": lambda n: (get_recipe("mamba-2", "rotary", n),),
+    "gla": lambda n: (get_recipe("gla", "rotary", n),),
+    "delta rule": lambda n: (get_recipe("delta rule", "rotary", n),),
+    "gated delta rule": lambda n: (get_recipe("gated delta rule", "rotary", n),),
+    "kimi delta": lambda n: (get_recipe("kimi delta", "rotary", n),),
+    "forget gate": lambda n: (get_recipe("forget gate", "rotary", n),),
+    "differential": lambda n: (replace(get_recipe("differential", "rotary", n), pattern=Causal()),),
+    "5 window : 1 full": lambda n: (*LAYER_RECIPES["sliding window"](n) * 5, *LAYER_RECIPES["softmax"](n)),
+    "3 delta : 1 full": lambda n: (*LAYER_RECIPES["delta rule"](n) * 3, *LAYER_RECIPES["softmax"](n)),
+    "3 gated delta : 1 full": lambda n: (*LAYER_RECIPES["gated delta rule"](n) * 3, *LAYER_RECIPES["softmax"](n)),
+}
+"""Recipes of causal language models by name, one for each layer of a period: those of one recipe, and the hybrids of
+Gemma 3 (five windows to one full layer) and Qwen3-Next (three delta rules to one). `get_layer_recipes` repeats the
+period; the setting `model.recipe` of a language model takes these names. All have rotary positions, also where a paper
+has a short convolution instead, which is not attention's part.
+
+Examples:
+    >>> [type(recipe.gate).__name__ for recipe in LAYER_RECIPES["3 delta : 1 full"](RecipeSizes())]
+    ['Delta', 'Delta', 'Delta', 'NoGate']
+"""
+
+
+def get_layer_recipes(name: str, layers: int, sizes: RecipeSizes = RecipeSizes()) -> tuple[Recipe, ...]:
+    """A recipe for each layer. The last layer is the last of a period, so that a shallow hybrid has its full layer.
+
+    Examples:
+        >>> [type(recipe.gate).__name__ for recipe in get_layer_recipes("3 gated delta : 1 full", 6)]
+        ['GatedDelta', 'NoGate', 'GatedDelta', 'GatedDelta', 'GatedDelta', 'NoGate']
+        >>> get_layer_recipes("5 window : 1 full", 2, RecipeSizes(window=16))[0].pattern
+        Causal() & Window(size=16)
+    """
+    if name not in LAYER_RECIPES:
+        raise ValueError(f"no recipe of layers is called {name!r}; there are {', '.join(LAYER_RECIPES)}")
+    period = LAYER_RECIPES[name](sizes)
+    return (period * -(-layers // len(period)))[-layers:]
 
 
 def state_recipe(score: Score, position: Position, gate: StateGate) -> Recipe:

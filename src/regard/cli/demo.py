@@ -120,6 +120,9 @@ def lecture(folder: Annotated[Path, typer.Option(help="Where the gallery is draw
 if TYPE_CHECKING:
     from regard.tasks.translation.metrics import TranslationMetrics
 
+FAMILY_TASKS = (
+    "Of --family, comma-separated: recall, retrieval, listops, world, tinyshakespeare, wikitext2 (--data), or a text."
+)
 RUNGS = ("gru", "bahdanau", "luong-dot", "transformer")
 # the default corpus: long sentences, so that BLEU can fall with the length
 LONG_SENTENCES = {"data.max_length": 20, "data.sentences": 60_000}
@@ -146,6 +149,13 @@ def ladder(
     device: DeviceOption = "auto",
     parts: PartsOption = None,
     changed_parts: ChangedPartsOption = None,
+    family: Annotated[bool, typer.Option("--family", help="Compare recipes, as language models.")] = False,  # noqa: FBT002
+    recipes: Annotated[
+        Path | None, typer.Option(help="Of --family: a TOML file with a table of [model] keys for each recipe.")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help=FAMILY_TASKS)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Of --family: the smallest size, a smoke test.")] = False,  # noqa: FBT002
+    jobs: Annotated[int, typer.Option(min=1, help="Of --family: runs at a time.")] = 1,
 ) -> None:
     """Train models without and with attention on one corpus; draw BLEU against length, and the alignments.
 
@@ -154,8 +164,16 @@ def ladder(
 
     Example: `regard ladder --out ladder`
 
+    With --family: every recipe of attention as a language model, on the same tokens, parameters and seeds, each at the
+    best of three rates; sizes are quick, small (a CPU) and full (a GPU). A run that was killed goes on.
+
     Example: `regard ladder recipes/multi30k-de-en-transformer.toml --data corpora --size small --out ladder`
+
+    Example: `regard ladder --family --size full --jobs 12 --tasks recall,tinyshakespeare --data corpora --out family`
     """
+    if family:
+        ladder_family(out, "quick" if quick else size, recipes, tasks, steps, jobs, data, device)
+        return
     from rich.console import Console
 
     from regard import see
@@ -194,6 +212,43 @@ def ladder(
     typer.echo(f"\ndrawn: {see.save(see.draw(view), out / 'bleu-by-length.png')}\n")
     typer.echo("\n".join(f"{kind:<14} {one.scores[0]}" for kind, one in results.items()))
     write_results(out, {kind: one.to_json() for kind, one in results.items()})
+
+
+def ladder_family(
+    out: Path,
+    size: str,
+    recipes: Path | None,
+    tasks: str | None,
+    steps: int | None,
+    jobs: int,
+    data: Path | None,
+    device: str,
+) -> None:
+    """All recipes of the family, compared on a page."""
+    from dataclasses import replace
+
+    from regard.cli.family import SIZES, FamilyLadder, build_task, family_rungs, write_family
+    from regard.cli.options import shell_command, writable_folder
+
+    size = "small" if size == "tiny" else size  # tiny is the other ladder's
+    if size not in SIZES:
+        raise ValueError(f"no size of --family is called {size!r}; there are {', '.join(SIZES)}")
+    chosen = SIZES[size] if steps is None else replace(SIZES[size], steps=steps)
+    usual = "recall,world" if data is None else "recall,retrieval,listops,tinyshakespeare,wikitext2"
+    names = tuple((tasks or usual).replace(" ", "").split(","))
+    made = FamilyLadder(
+        writable_folder(out), chosen, names, family_rungs(chosen, recipes), resolve_device(device), data
+    )
+    for name in names:  # an error in the last should not wait for the first
+        task = build_task(name, chosen, data)
+        for recipe in made.rungs:
+            made.config(recipe, task.vocabulary)
+    words = ["regard", "ladder", "--family", "--size", size, "--tasks", ",".join(names), "--device", made.device]
+    words += [*(["--steps", steps] if steps else []), *(["--recipes", recipes] if recipes else [])]
+    command = shell_command(*words) + (" --data FOLDER" if data else "")
+    page = write_family(made, jobs, command, lambda line: typer.echo(line, err=True))
+    typer.echo(page.read_text(encoding="utf-8"))
+    typer.echo(f"written: {page}")
 
 
 def draw_alignment(translator, folder: Path, text: str, path: Path) -> Path:

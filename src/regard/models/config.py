@@ -16,11 +16,13 @@ from regard.attention import (
     LatentKV,
     Learned,
     Recipe,
+    RecipeSizes,
     RelativeBias,
     RelativeVectors,
     Sinusoidal,
     TreeDepth,
     TreePath,
+    get_layer_recipes,
 )
 from regard.attention.backends.reference import fold_query
 from regard.attention.serialize import find_named
@@ -359,9 +361,9 @@ class LanguageModelConfig(TextModelConfig):
         rotary_head: of MLA: the first features of a head's key, which all heads share and the recipe's
             Rotary(fraction = rotary_head / head) rotates.
         value_head: of MLA: the width of a head's values; left out, that of its keys.
-        recipe: the recipe of attention, in TOML or as a `Recipe`, or a list with one for each layer; causal in any
-            case. `Window(n)` needs a cache of n − 1 tokens, linear attention (`Feature()` and `Proportional()`) a state
-            of fixed size.
+        recipe: the recipe of attention, in TOML or as a `Recipe`, or a list with one for each layer, or the name of one
+            such as "3 gated delta : 1 full" (`LAYER_RECIPES`); causal in any case. `Window(n)` needs a cache of n − 1
+            tokens, linear attention (`Feature()` and `Proportional()`) a state of fixed size.
     """
 
     choices: ClassVar[Choices] = {"kind": LANGUAGE_MODEL_KINDS, **TEXT_CHOICES}
@@ -535,7 +537,16 @@ def text_recipes(config: EncoderConfig | LanguageModelConfig) -> tuple[Recipe, .
             raise ValueError(f"the recipe: {error}") from None
         return recipe
 
+    if isinstance(config, LanguageModelConfig) and (name := recipe_name(config.recipe)):
+        sizes = RecipeSizes(heads=config.heads, head=config.head_width)
+        texts = tuple(recipe.to_toml() for recipe in get_layer_recipes(name, config.layers, sizes))
+        return make_stack_config(config).recipes(tuple(map(parse, texts)))
     return make_stack_config(config).recipes(parse_recipes(config.recipe, parse))
+
+
+def recipe_name(given: RecipeText) -> str:
+    """The name of a recipe of layers, which is one word or more and no line of TOML; empty if there is none."""
+    return given.strip() if isinstance(given, str) and "=" not in given else ""
 
 
 def check_heads(model: int, heads: int) -> None:

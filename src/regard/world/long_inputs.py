@@ -1,4 +1,4 @@
-"""Long inputs: ListOps, retrieval of facts, and stories, in texts of exactly so many words, each with its answer.
+"""Long inputs: ListOps, retrieval of facts, associative recall and stories, of exactly so many words, with answers.
 
 ListOps (Nangia and Bowman 2018), which the Long Range Arena made long (Tay et al. 2021):
 
@@ -20,11 +20,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from regard.world.lexicon import NAMES, SPLITS, Split, check_request
-from regard.world.splitmix import SplitMix64
+from regard.world.splitmix import SplitMix64, combine_seeds, random_keys_at
 from regard.world.world import World
+
+if TYPE_CHECKING:  # the miniature world loads without numpy, in milliseconds
+    import numpy as np
+    from numpy.typing import NDArray
 
 OPERATORS = ("MAX", "MIN", "MED", "SUM")
 DIGITS = tuple("0123456789")
@@ -271,6 +275,74 @@ def retrieval_examples(
     for number in range(start, start + count):
         question = world.question(number, split)
         yield question.text, question.answer
+
+
+# --- associative recall ---
+
+
+@dataclass(frozen=True)
+class RecallSequence:
+    """Keys and values in turn; `answers` are the indices of the keys that came before, each followed by its value."""
+
+    tokens: tuple[int, ...]
+    answers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AssociativeRecall:
+    """Multi-query associative recall (MQAR; Arora et al. 2024): which value came with a key?
+
+        7 12 3 15 | 3 15 7 12 3 15        the pairs 7 → 12 and 3 → 15, then three questions with their answers
+
+    Args:
+        pairs: of keys and values; no key occurs twice, a value may.
+        queries: how often a key is asked for, at random, after all pairs.
+        keys, values: how many of each there are: tokens 0 to keys - 1, and keys to keys + values - 1.
+
+    A state of fixed size must hold all pairs; attention looks them up.
+
+    Examples:
+        >>> recall = AssociativeRecall(pairs=2, queries=3, keys=4, values=4)
+        >>> recall.sequence(0)  # 0 → 7 and 2 → 4
+        RecallSequence(tokens=(0, 7, 2, 4, 0, 7, 2, 4, 0, 7), answers=(4, 6, 8))
+    """
+
+    seed: int = 0
+    pairs: int = 8
+    queries: int = 8
+    keys: int = 32
+    values: int = 32
+
+    def __post_init__(self):
+        if not 1 <= self.pairs <= self.keys or self.values < 2 or self.queries < 1:
+            raise ValueError(
+                f"{self.pairs} pairs need as many keys, two values and a query; not {self.keys} keys, {self.values} "
+                f"values and {self.queries} queries"
+            )
+
+    @property
+    def length(self) -> int:
+        return 2 * (self.pairs + self.queries)
+
+    def sequence(self, number: int, split: Split = "train") -> RecallSequence:
+        """The sequence with this number, at random access."""
+        tokens = self.sequences(number, 1, split)[0].tolist()
+        return RecallSequence(tuple(tokens), tuple(range(2 * self.pairs, self.length, 2)))
+
+    def sequences(self, first: int, count: int, split: Split = "train") -> "NDArray[np.int64]":
+        """The tokens of so many sequences from this number on, (count, length), at once."""
+        import numpy as np
+
+        check_request(first, split, "sequences")
+        each = self.keys + self.pairs + self.queries  # draws of a sequence
+        seed = combine_seeds(self.seed, SPLITS.index(split))
+        drawn = random_keys_at(seed, np.arange(first * each, (first + count) * each, dtype=np.uint64))
+        of_keys, of_values, of_queries = np.split(drawn.reshape(count, each), [self.keys, self.keys + self.pairs], 1)
+        keys = np.argsort(of_keys, 1, kind="stable")[:, : self.pairs]
+        values = self.keys + (of_values % self.values).astype(np.int64)
+        asked = (of_queries % self.pairs).astype(np.int64)
+        pairs = np.stack((keys, values), 2)
+        return np.concatenate((pairs, pairs[np.arange(count)[:, None], asked]), 1).reshape(count, self.length)
 
 
 # --- stories ---
