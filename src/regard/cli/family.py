@@ -99,7 +99,7 @@ SIZES: dict[str, FamilySize] = {
     ),
     "full": FamilySize(
         layers=2, model=128, heads=2, hidden=256, window=32, steps=2000, rows=32, sequences=256, length=256, pairs=8,
-        queries=24, words=128, held_out=65_536, lengths=(512, 2048, 8192, 32_768),
+        queries=24, words=128, held_out=65_536, lengths=(512, 2048, 8192),
     ),
 }  # fmt: skip
 
@@ -756,7 +756,7 @@ def write_family(ladder: FamilyLadder, jobs: int, command: str, progress: Callab
     }
     content = {"command": command, "size": asdict(ladder.size), "rows": rows, "speed": speed}
     write_text_atomic(ladder.out / "family.json", json.dumps(content, indent=1) + "\n")
-    save_attention(ladder, rows, ladder.out / "family-attention.png")
     page = ladder.out / "family.md"
     write_text_atomic(page, family_page(ladder, rows, speed, command))
+    save_attention(ladder, rows, ladder.out / "family-attention.png")
     return page
