@@ -34,12 +34,14 @@ from regard.attention import (
     Dot,
     Feature,
     GatedDelta,
+    KimiDelta,
     MultiHeadAttention,
     NoGate,
     Recipe,
     Retention,
     ScalarDecay,
     Unnormalised,
+    VectorDecay,
     attend,
 )
 from regard.attention.backends import state
@@ -57,8 +59,10 @@ RECIPES = {
     "causal linear": Recipe(score=Feature(), normaliser=Proportional(), pattern=Causal()),
     "retention": Recipe(**PLAIN, gate=Retention()),
     "scalar decay": Recipe(**PLAIN, gate=ScalarDecay()),
+    "vector decay": Recipe(**PLAIN, gate=VectorDecay()),
     "delta rule": Recipe(**PLAIN, gate=Delta()),
     "gated delta rule": Recipe(**PLAIN, gate=GatedDelta()),
+    "KDA": Recipe(**PLAIN, gate=KimiDelta()),
 }
 Run = Callable[..., Tensor]  # of q, k, v and what the gate wants
 
@@ -119,7 +123,8 @@ def inputs(recipe: Recipe, tokens: int, dtype: torch.dtype = torch.bfloat16) -> 
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, HEADS, tokens, WIDTH, device="cuda") for _ in range(3))
     k = normalize(k, dim=-1) if recipe.gate.delta else k
-    made = {"log_decay": -0.1 * torch.rand(1, HEADS, tokens, device="cuda")} | {"beta": torch.rand_like(q[..., 0])}
+    width = (WIDTH,) if recipe.gate.decay == "vector" else ()
+    made = {"log_decay": -0.1 * torch.rand(1, HEADS, tokens, *width, device="cuda"), "beta": torch.rand_like(q[..., 0])}
     gates = [made[name] if dtype == torch.bfloat16 else made[name].to(dtype) for name in recipe.gate.values]
     return [x.requires_grad_() for x in (*(x.bfloat16().to(dtype) for x in (q, k, v)), *gates)]
 
@@ -145,7 +150,7 @@ def rows() -> Iterator[dict[str, Any]]:
                 if run is not chunks:  # thousands of launches
                     row["cuda_graph_ms"] = cuda_graph_milliseconds(once)
                 row |= {"mib": mib(once), "off": off}
-                if run is kernels:
+                if run is kernels and recipe.gate.decay != "vector":  # which the definition forms feature by feature
                     row["eager"] = difference(recipe, definition)
                 print(row, flush=True)
                 yield row

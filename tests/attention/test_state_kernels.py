@@ -113,6 +113,37 @@ def kernel_cases() -> dict[str, float]:
     return found
 
 
+def prompt_cases() -> dict[str, float]:
+    """The largest difference between a text read by the kernels in two parts, with its state, and plain torch."""
+    from regard.attention.kernels.state import extend_state
+
+    found = {}
+    for name, gate, normaliser in (
+        ("decays that divide", ScalarDecay(), Proportional()),
+        ("gated delta rule", GatedDelta(), Unnormalised()),
+    ):
+        q, k, v = torch.rand(1, 2, 45, 5), normalize(torch.rand(1, 2, 45, 5), dim=-1), torch.randn(1, 2, 45, 3)
+        values = random_values(gate, (1, 2, 45), 5)
+        recipe = Recipe(score=Dot(), pattern=Causal(), normaliser=normaliser, gate=gate).with_gate(**values)
+        inputs = state.GatedInputs.of(recipe, q, k, v, torch.arange(45))
+        want, after = state.run(recipe, inputs, None)
+        past, parts = None, []
+        for part in (slice(19), slice(19, 45)):
+            decay, beta = (None if x is None else x[:, :, part] for x in (values["log_decay"], values.get("beta")))
+            queries, keys, new = (x[:, :, part] for x in (q, k, v))
+            options = {"normalised": normaliser == Proportional()}
+            out, *past = extend_state(queries, keys, new, decay, beta, past, **options)  # type: ignore[arg-type]
+            parts.append(out)
+        pairs = [(want, torch.cat(parts, 2)), *zip((after.kv, after.k), past or (), strict=True)]
+        found[f"prompt: {name}"] = max(float((x - y).abs().max()) for x, y in pairs if x is not None)
+    return found
+
+
+@pytest.mark.parametrize("case", ["decays that divide", "gated delta rule"])
+def test_a_text_read_in_two_parts_by_the_kernels_interpreted_leaves_the_state_of_plain_torch(case, interpreted):
+    assert interpreted[f"prompt: {case}"] < 5e-6
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernels_interpreted_agree_with_the_recursion_in_value_and_every_gradient(case, interpreted):
     assert interpreted[case] < 5e-6
@@ -146,6 +177,8 @@ def test_a_query_whose_features_are_all_zero_gives_nothing():
 def test_what_the_kernels_cannot_do_plain_torch_does():
     q = torch.zeros(1, 1, 3, 4)
     assert "need a GPU" in linear.triton_objections(q, q)[0]
+    assert "need a GPU" in linear.prompt_objections(q, q, q)[0]
+    assert "has no gradient" in linear.prompt_objections(q, q, q.clone().requires_grad_())[0]
 
 
 def test_a_document_forgets_what_was_before_it_as_a_decay_that_leaves_nothing():
@@ -198,4 +231,4 @@ def test_on_a_gpu_the_kernels_are_as_good_as_the_definition(dtype, gate, pattern
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    print_json(kernel_cases)
+    print_json(lambda: kernel_cases() | prompt_cases())

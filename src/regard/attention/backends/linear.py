@@ -121,8 +121,44 @@ def step(
     if ends and positions is None:
         raise ValueError(f"{recipe.pattern} hides padding; say at which positions these keys are: positions=...")
     k, v = repeat_heads(q, k, v)
+    hidden = [] if positions is None else [is_padding(end, positions) for end in ends]
+    assert isinstance(recipe.score, InnerProduct)  # or it objected
+    if not prompt_objections(q, k, v, score=recipe.score):
+        queries, keys = recipe.score.fold_q(q), hide_keys(recipe.score.fold_k(k), hidden)
+        return read_prompt(queries, keys, v, None, None, state, normalised=True)
     past = sum_state(recipe, k[:, :, :0], v[:, :, :0]) if state is None else state
-    return causal(recipe, q, k, v, past, [] if positions is None else [is_padding(end, positions) for end in ends])
+    return causal(recipe, q, k, v, past, hidden)
+
+
+def prompt_objections(
+    q: Tensor, k: Tensor, v: Tensor, *gates: Tensor | None, score: InnerProduct | None = None
+) -> list[str]:
+    """Why the kernels do not read new tokens and give the state after them; empty if they do."""
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, *gates))
+    return [
+        *(["a state that the kernels give has no gradient"] if learns else []),
+        *(["one token is no chunk"] if q.shape[2] == 1 else []),
+        *triton_objections(q, v, score),
+    ]
+
+
+def read_prompt(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor | None,
+    beta: Tensor | None,
+    past: LinearState | None,
+    *,
+    normalised: bool,
+) -> tuple[Tensor, LinearState]:
+    """The output of new tokens by the kernels, and the state after them."""
+    from regard.attention.kernels.state import extend_state  # only here is Triton needed
+
+    before, gates = None if past is None else (past.kv, past.k), (log_decay, beta)
+    log_decay, beta = (None if x is None else x.float() for x in gates)
+    out, kv, z = extend_state(q.to(v.dtype), k.to(v.dtype), v, log_decay, beta, before, normalised=normalised)
+    return out.to(q.dtype), LinearState(kv, z)
 
 
 def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,8 @@ from regard.attention.backends.linear import (
     LinearState,
     divide,
     is_padding,
+    prompt_objections,
+    read_prompt,
     repeat_heads,
     to_accumulation,
     triton_objections,
@@ -106,7 +108,10 @@ def step(
     """New tokens at these positions, and all that went before as a state: the same as reading everything again."""
     if found := [part for part in conjuncts(recipe.pattern) if isinstance(part, Documents)]:
         raise ValueError(f"{found[0]} begins anew where a document does, and a cache goes on; use attend")
-    out, after = run(recipe, GatedInputs.of(recipe, q, k, v, positions), state)
+    inputs = GatedInputs.of(recipe, q, k, v, positions)
+    given = inputs.q, inputs.k, inputs.v, inputs.log_decay, inputs.beta
+    by_torch, normalised = prompt_objections(*given), recipe.normaliser == Proportional()
+    out, after = run(recipe, inputs, state) if by_torch else read_prompt(*given, state, normalised=normalised)
     return out.to(q.dtype), after
 
 
@@ -160,9 +165,9 @@ def run_kernels(recipe: Recipe, inputs: GatedInputs, segments: Int[Tensor, "#b t
         begins = pad(segments.diff(dim=1) != 0, (1, 0))[:, None]
         log_decay = v.new_zeros(v.shape[:3], dtype=torch.float32) if log_decay is None else log_decay
         log_decay = log_decay.masked_fill(begins if log_decay.dim() == 3 else begins[..., None], NOTHING)
-    gates = (None if x is None else x.float() for x in (log_decay, beta))
+    log_decay, beta = (None if x is None else x.float() for x in (log_decay, beta))
     queries, keys, normalised = inputs.q.to(v.dtype), inputs.k.to(v.dtype), recipe.normaliser == Proportional()
-    return chunked_state(queries, keys, v, *gates, normalised=normalised)
+    return chunked_state(queries, keys, v, log_decay, beta, normalised=normalised)
 
 
 def gate_values(gate: Gate, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -193,7 +198,8 @@ def gated_linear(
         segments: the document of each token, where the state begins anew.
     """
     if q.shape[2] == 1:
-        return one_token(*(to_accumulation(x) for x in (q, k, v)), log_decay, beta, past)
+        query, key, value = (to_accumulation(x) for x in (q, k, v))
+        return one_token(query, key, value, log_decay, beta, past)
     given = [x for x in (log_decay, beta) if x is not None]
     ids: Sequence[Tensor | None] = [None] * max(1, -(-q.shape[2] // PIECE))
     ids = ids if segments is None else segments.split(PIECE, 1)

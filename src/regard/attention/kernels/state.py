@@ -37,6 +37,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from regard.attention.gate import Decay
 from regard.attention.kernels.elementwise import load_block, precision, relu, store_block, tile_count, widths
@@ -64,6 +65,7 @@ class StateTiles:
     columns: int = 16
     sums: str = "bf16x2"
     stages: int = 3
+    scan_warps: int = 4
 
     @staticmethod
     def of(q: Tensor, v: Tensor, decay: Decay, *, delta: bool) -> "StateTiles":
@@ -72,7 +74,7 @@ class StateTiles:
         if q.dtype == torch.float32:
             return StateTiles(chunk=16, gradient_warps=8 if decay == "vector" else 4)
         if decay == "vector":
-            return StateTiles(chunk=16, sums="bf16")
+            return StateTiles(chunk=16, sums="bf16" if delta else "bf16x2")
         if max(q.shape[3], v.shape[3]) > 64:
             return StateTiles(warps=8)
         return StateTiles(gradient_warps=4, sums="bf16") if delta else StateTiles(chunk=128)
@@ -101,23 +103,38 @@ def chunked_state(
     return ChunkedState.apply(*(x.contiguous() for x in (q, k, v)), *gates, normalised, feature, tiles)  # type: ignore[return-value]
 
 
+def extend_state(
+    q: Q,
+    k: Q,
+    v: V,
+    log_decay: Decays | None,
+    beta: Gates | None,
+    past: tuple[Float[Tensor, "b h d e"], Float[Tensor, "b h d"] | None] | None,
+    *,
+    normalised: bool,
+) -> tuple[V, Float[Tensor, "b h d e"], Float[Tensor, "b h d"] | None]:
+    """The output of every token after a past of S and z, and S and z after the last; without gradients."""
+    launch = Launch.of(q, v, log_decay, beta, None, normalised=normalised, feature=None)
+    (b, h, _, d), e, (dp, ep) = q.shape, v.shape[3], (launch.options["DP"], launch.options["EP"])
+    first, last = None, launch.new(launch.sum_size)
+    if past is not None:
+        kv, z = past
+        parts = pad(kv.float(), (0, ep - e, 0, dp - d)), *(() if z is None else (pad(z.float(), (0, dp - d)),))
+        first = torch.cat([x.reshape(b * h, -1) for x in parts], 1)
+    log_decay, beta = (None if x is None else x.contiguous() for x in (log_decay, beta))
+    out = launch.outputs(q.contiguous(), k.contiguous(), v.contiguous(), log_decay, beta, first, last)[0]
+    z = last[:, dp * ep :].view(b, h, dp)[..., :d] if normalised else None
+    return out, last[:, : dp * ep].view(b, h, dp, ep)[..., :d, :e], z
+
+
 class ChunkedState(torch.autograd.Function):
     """Keeps its inputs and the state before every chunk; for the delta rule T and N; its output where it divides."""
 
     @staticmethod
     def forward(ctx, q: Q, k: Q, v: V, log_decay: Decays | None, beta: Gates | None, normalised, feature, tiles) -> V:  # type: ignore[override]
         launch = Launch.of(q, v, log_decay, beta, tiles, normalised=normalised, feature=feature)
-        out, below, before = torch.empty_like(v), launch.new(q.shape[2]) if normalised else None, launch.new_sums()
-        kept = None if log_decay is None else launch.new(launch.chunks, launch.features)
-        inverse, erased = (
-            (launch.new_squares(side, x) for side, x in launch.squares(q)) if launch.delta else (None, None)
-        )
-        launch.run(chunk_key_sums, k, v, log_decay, beta, before, kept, inverse, erased)
-        launch.scan(before, kept, erased, reverse=False)
-        launch.run(chunk_outputs, q, k, v, log_decay, beta, inverse, before, out, below)
-        ctx.save_for_backward(
-            q, k, v, log_decay, beta, before, kept, inverse, erased, out if normalised else None, below
-        )
+        out, below, *states = launch.outputs(q, k, v, log_decay, beta)
+        ctx.save_for_backward(q, k, v, log_decay, beta, *states, out if normalised else None, below)
         ctx.launch = launch
         return out
 
@@ -187,10 +204,6 @@ class Launch:
         """That decay by themselves."""
         return self.options["DP"] if self.options["DECAY"] == "vector" else 1
 
-    @property
-    def delta(self) -> bool:
-        return self.options["DELTA"]
-
     def new(self, *sizes: int) -> Tensor:
         """Numbers of each head."""
         return torch.empty(self.heads, *sizes, dtype=torch.float32, device=self.device)
@@ -213,19 +226,49 @@ class Launch:
         options = self.options | {"num_warps": warps or self.tiles.warps, "num_stages": 1}
         kernel[self.heads * self.chunks,](*tensors, self.tokens, self.chunks, **options)
 
-    def scan(self, sums: Tensor, kept: Tensor | None, erased: Tensor | None, *, reverse: bool) -> None:
+    def outputs(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_decay: Tensor | None,
+        beta: Tensor | None,
+        first: Tensor | None = None,
+        last: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """The output, b, the state before every chunk, its decay, T and N; `last` is given the state after the last."""
+        out, below = torch.empty_like(v), self.new(self.tokens) if self.options["NORMALISED"] else None
+        before, inverse, erased = self.new_sums(), None, None
+        kept = None if log_decay is None else self.new(self.chunks, self.features)
+        if beta is not None:
+            inverse, erased = (self.new_squares(side, dtype) for side, dtype in self.squares(q))
+        self.run(chunk_key_sums, k, v, log_decay, beta, before, kept, inverse, erased)
+        self.scan(before, kept, erased, first, last, reverse=False)
+        self.run(chunk_outputs, q, k, v, log_decay, beta, inverse, before, out, below)
+        return out, below, before, kept, inverse, erased
+
+    def scan(
+        self,
+        sums: Tensor,
+        kept: Tensor | None,
+        erased: Tensor | None,
+        first: Tensor | None = None,
+        last: Tensor | None = None,
+        *,
+        reverse: bool,
+    ) -> None:
         """Each chunk's sum becomes the state before it, or in reverse the gradient of the state after it."""
         sizes = {name: self.options[name] for name in ("DP", "EP", "DECAY")} | {"REVERSE": reverse}
         kernel: Any = running_sums if erased is None else running_states
         if erased is None:
             block = min(SCAN_WIDTH, sizes["EP"]) if sizes["DECAY"] == "vector" else SCAN_WIDTH
             options = sizes | {"SIZE": self.sum_size, "BLOCK": block, "STEP": SCAN_STEP, "num_warps": 1}
-            kernel[self.heads, tile_count(self.sum_size, block)](sums, kept, self.chunks, **options)
+            kernel[self.heads, tile_count(self.sum_size, block)](sums, kept, first, last, self.chunks, **options)
             return
         columns = min(self.tiles.columns, sizes["EP"])
         options = sizes | {"COLUMNS": columns, "SUMS": self.options["SUMS"]}
-        options |= {"num_warps": 4, "num_stages": self.tiles.stages}
-        kernel[self.heads, sizes["EP"] // columns](sums, kept, erased, self.chunks, **options)
+        options |= {"num_warps": self.tiles.scan_warps, "num_stages": self.tiles.stages}
+        kernel[self.heads, sizes["EP"] // columns](sums, kept, erased, first, last, self.chunks, **options)
 
 
 SCAN_WIDTH, SCAN_STEP = 128, 8  # numbers and chunks that a program of `running_sums` reads at once
@@ -471,7 +514,7 @@ def chunk_query_sums(
 
 @triton.jit(do_not_specialize=["chunks"])
 def running_sums(
-    sums, kept, chunks, SIZE: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr,
+    sums, kept, first, last, chunks, SIZE: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr,
     STEP: tl.constexpr, DECAY: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
     """S' = exp(C) S + the chunk's sum; some chunks are read at once, and every thread has all of them."""
@@ -481,6 +524,8 @@ def running_sums(
     ALIKE: tl.constexpr = DECAY == "scalar" or (BLOCK <= EP and SIZE == DP * EP)  # type: ignore[assignment]
     FEATURES: tl.constexpr = 1 if DECAY == "scalar" else DP  # type: ignore[assignment]
     state = tl.zeros([BLOCK], tl.float32)
+    if first is not None:
+        state = tl.load(first + tl.program_id(0).to(tl.int64) * SIZE + at, at < SIZE, 0.0)
     for begin in range(0, chunks, STEP):
         step = begin + row
         chunk = (head + (chunks - 1 - step if REVERSE else step))[:, None]
@@ -501,29 +546,35 @@ def running_sums(
                 state *= tl.sum(tl.where(this, decays, 0.0), 0)
             state += tl.sum(tl.where(this, here, 0.0), 0)
         tl.store(sums + chunk * SIZE + at[None, :], before, inside)
+    if last is not None:
+        tl.store(last + tl.program_id(0).to(tl.int64) * SIZE + at, state, at < SIZE)
 
 
 @triton.jit(do_not_specialize=["chunks"])
 def running_states(
-    sums, kept, erased, chunks, DP: tl.constexpr, EP: tl.constexpr, COLUMNS: tl.constexpr, SUMS: tl.constexpr,
-    DECAY: tl.constexpr, REVERSE: tl.constexpr,
+    sums, kept, erased, first, last, chunks, DP: tl.constexpr, EP: tl.constexpr, COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr, DECAY: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
     """S' = (exp(C) − N) S + the chunk's sum, for some columns of S; in reverse with Nᵀ."""
     head = tl.program_id(0).to(tl.int64)
     d, e = tl.arange(0, DP), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    spot = sums + d[:, None] * EP + e[None, :]
+    inside = d[:, None] * EP + e[None, :]
     state = tl.zeros([DP, COLUMNS], tl.float32)
+    if first is not None:
+        state = tl.load(first + head * (DP * EP) + inside)
     for step in range(chunks):
         program = head * chunks + (chunks - 1 - step if REVERSE else step)
-        here = tl.load(spot + program * (DP * EP))
+        here = tl.load(sums + program * (DP * EP) + inside)
         lost = tl.load(square(erased, program, DP))
-        tl.store(spot + program * (DP * EP), state)
+        tl.store(sums + program * (DP * EP) + inside, state)
         change = here - erase(tl.trans(lost) if REVERSE else lost, state, SUMS)
         if DECAY == "vector":
             state *= tl.exp(tl.load(kept + program * DP + d))[:, None]
         elif DECAY == "scalar":
             state *= tl.exp(tl.load(kept + program))
         state += change
+    if last is not None:
+        tl.store(last + head * (DP * EP) + inside, state)
 
 
 @triton.jit
