@@ -258,7 +258,7 @@ def test_on_a_gpu_they_do_so_too():
     assert all(chosen_again(*shape, device="cuda") for shape in [*CHOICES, (256, 4, 8, 4), (300, 8, 12, 2)])
     seen, parents = torch.rand(256, 4, 64) < 0.2, torch.randint(4, (256, 4))
     one, past = seen.cuda(), torch.zeros(2, 256, 8, 64, 64, dtype=torch.bfloat16)
-    mask, at = torch.zeros(256, 1, 1, 16, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.long)
+    mask, at = torch.zeros(256, 1, 1, 16, dtype=torch.bfloat16), torch.zeros(1, 1, dtype=torch.long)
     cache = kv_cache.BeamKVCache((), mask, (), seen, at)
     slots, added = kv_cache.follow_parents(cache, parents)
     slots_on_gpu, more = follow_parents_triton(one, parents.cuda(), torch.bfloat16)
