@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import torch
 from .shapes import check_shapes
 
 HERE = Path(__file__).parent
+# to write 260 modules and 300 test files as bytecode anew takes each worker and what it starts longer than most files
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 check_shapes()  # before anything of the package is imported
 
 # whoever starts the suite in the background, or with nohup, has it ignore these, and with it every run that is tested

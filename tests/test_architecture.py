@@ -1,9 +1,7 @@
 """docs/architecture.md: its four walks name the files that really run, in the order in which they are entered."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +24,8 @@ from regard.training.config import TrainSettings, make_train_config
 from regard.training.loop import make_captured_step, make_optimiser, one_step
 from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState
+
+from .forks import run_program
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "regard"
@@ -133,9 +133,12 @@ def without_examples(source: str) -> str:
 @pytest.fixture(scope="module")
 def walks() -> dict[str, list[str]]:
     """In a process of its own, where no cache spares a file."""
-    path = {"PYTHONPATH": os.pathsep.join((str(SOURCE.parent), str(ROOT)))}
-    run = [sys.executable, __file__]
-    return json.loads(subprocess.run(run, env=os.environ | path, capture_output=True, text=True, check=True).stdout)
+    run = run_program(
+        f"from {__name__} import WALKS, json, walked_files\n"
+        "print(json.dumps({name: walked_files(name) for name in WALKS}))"
+    )
+    assert run.code == 0, run.err
+    return json.loads(run.out)
 
 
 @pytest.mark.parametrize("name", WALKS)
@@ -156,7 +159,3 @@ def test_examples_in_docstrings_are_not_counted():
     example = "\n\n    Examples:\n        >>> one()\n        1\n    "
     assert without_examples(short) == without_examples(short.replace('."""', f'.{example}"""')) == short
     assert without_examples(long) == without_examples(long.replace("two.\n    ", f"two.{example}")) == long
-
-
-if __name__ == "__main__":
-    print(json.dumps({name: walked_files(name) for name in WALKS}))
