@@ -110,15 +110,14 @@ def their_pairs(model: ConfigBase, part: Any) -> Any:
     return replace(part, pairs="halves") if isinstance(part, Rotary) else part
 
 
-def differences(task_model: Any, architecture: str) -> list[str]:
-    """How our network is not the one that a class has; none if it is."""
+def differences(task_model: Any, values: dict[str, str], architecture: str) -> list[str]:
+    """How our network, of these values, is not the one that a class has; none if it is."""
     model, family = task_model.settings.model, FAMILIES[architecture]
     ours = named_tensors(task_model.model)
     tensors = frozenset(row.theirs[0] for row in family.table(model) if row.ours[0] in ours)
     theirs = family.model(CheckpointConfig(family.config(model), tensors))
-    here, there = config_values(model), config_values(theirs)
-    here |= {"mask.head": "True", "pooling.kind": "'class'"}
-    there = here | there
+    here = values | {"mask.head": "True", "pooling.kind": "'class'"}
+    there = here | config_values(theirs)
     if isinstance(task_model, TextEncoder):
         here["mask.head"] = str(task_model.settings.mask.head)
         there["mask.head"] = str(architecture != "BertModel")
@@ -133,9 +132,9 @@ def differences(task_model: Any, architecture: str) -> list[str]:
 
 def find_class(task_model: Any) -> tuple[str, list[str]]:
     """The first class that our network is one of, or the nearest, and how it differs."""
-    task = task_model.settings.task
+    task, values = task_model.settings.task, config_values(task_model.settings.model)
     found = {
-        name: differences(task_model, name)
+        name: differences(task_model, values, name)
         for name, family in FAMILIES.items()
         if family.task == task and name.isidentifier()
     }
@@ -234,7 +233,7 @@ def parts_of(task_model: Any) -> dict[str, Any]:
 def foreign_tensors(task_model: Any, family: Family, config: Any) -> dict[str, Tensor]:
     """Our weights as theirs; of a class whose tables are several, also copies of what is one here."""
     model, ours = task_model.settings.model, named_tensors(task_model.model)
-    orders, sizes = axis_orders(parts_of(task_model), model), vocabulary_sizes(task_model)
+    orders, sizes = axis_orders(parts_of(task_model), model), vocabulary_sizes(task_model, config.architectures[0])
     if isinstance(task_model, Translator):
         rows = {"source": sizes["vocab_size"], "target": sizes.get("decoder_vocab_size", sizes["vocab_size"])}
         orders |= {axis: replace(orders[axis], size=size) for axis, size in rows.items()}
@@ -482,8 +481,8 @@ class HuggingFaceFormat(ExportFormat):
         (architecture, _), settings = find_class(task_model), task_model.settings
         kind, family = getattr(transformers, architecture), FAMILIES[architecture]
         longest = max_positions(settings.model)
-        ids, labels = vocabulary_sizes(task_model) | config_ids(task_model), label_names(task_model)
-        values = family.config(settings.model) | ids | labels
+        ids = vocabulary_sizes(task_model, architecture) | config_ids(task_model)
+        values = family.config(settings.model) | ids | label_names(task_model)
         config = kind.config_class(**values, architectures=[architecture], dtype="float32")
         config.save_pretrained(folder)
         tensors = foreign_tensors(task_model, family, config)
@@ -574,13 +573,13 @@ def compare_states(model: MaskedLanguageModel, other: TransformersLabels, inputs
 # --- the files beside the weights ---
 
 
-def vocabulary_sizes(task_model: Any) -> dict[str, int]:
+def vocabulary_sizes(task_model: Any, architecture: str) -> dict[str, int]:
     if isinstance(task_model, ImageClassifier):
         return {}
     if not isinstance(task_model, Translator):
         return {"vocab_size": foreign_size(task_model.tokenizer)}
     source, target = map(foreign_size, (task_model.source, task_model.target))
-    if find_class(task_model)[0] == "MarianMTModel":
+    if architecture == "MarianMTModel":
         return {"vocab_size": source, "decoder_vocab_size": target}
     return {"vocab_size": max(source, target)}
 
