@@ -68,17 +68,19 @@ def test_the_gallery_is_small(page):
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_made_twice_it_is_the_same_and_touches_no_random_numbers(every, page, tmp_path, monkeypatch):
-    """In the short form every fifth recipe."""
-    recipes = dict(list(RECIPES.items())[::every])
-    monkeypatch.setattr(gallery, "RECIPES", recipes)
+    """In the short form every fifth recipe, and of the positions those of the overview."""
+    recipes, gated = (dict(list(whole.items())[::every]) for whole in (RECIPES, GATED_RECIPES))
+    positions = {name: make for name, make in POSITIONS.items() if every == 1 or name in gallery.OVERVIEW_POSITIONS}
+    for name, drawn in (("RECIPES", recipes), ("GATED_RECIPES", gated), ("POSITIONS", positions)):
+        monkeypatch.setattr(gallery, name, drawn)
     torch.manual_seed(7)
     before = torch.random.get_rng_state()
     again = write_gallery(tmp_path / "new" / "folder")
     assert torch.equal(torch.random.get_rng_state(), before)
     assert every > 1 or again.read_bytes() == page.read_bytes()
-    drawn = list((again.parent / "gallery").iterdir())
-    assert len(drawn) == 1 + len(recipes) + len(GATED_RECIPES) + len(POSITIONS) - 1
-    for path in drawn:
+    files = list((again.parent / "gallery").iterdir())
+    assert len(files) == 1 + len(recipes) + len(gated) + len(positions) - ("none" in positions)
+    for path in files:
         assert (page.parent / "gallery" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
