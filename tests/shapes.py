@@ -105,9 +105,10 @@ def decorator() -> ast.expr:
 def checked(decorated: Any) -> Any:
     """Checks every combination of shapes and dtypes when it first occurs, since jaxtyping takes 0.1 ms for a call.
     Letters say which sizes are equal and not how large they are, so shapes that differ in that alone are one."""
+    if isinstance(decorated, type):  # a dataclass
+        decorated.__init__ = checked(decorated.__init__)
+        return decorated
     whole = jaxtyped(decorated, typechecker=check_annotated_shapes)
-    if isinstance(decorated, type):
-        return whole
     parameters = inspect.signature(decorated).parameters.values()
     hints = {name: hint for name, hint in decorated.__annotations__.items() if holds_array(hint)}
     places = [(n, one.name) for n, one in enumerate(parameters) if one.name in hints]

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -183,6 +184,19 @@ def test_a_shape_is_checked_whenever_it_is_new():
     with pytest.raises(TypeCheckError, match="parameters"):
         turn(x.int())
     assert turn(x, torch.ones(2, 3)).shape == (3, 2)
+
+
+def test_the_fields_of_a_dataclass_are_checked_whenever_they_are_new():
+    @dataclass(frozen=True)
+    class Pair:
+        x: Float[Tensor, "i j"]
+        y: Float[Tensor, "j i"]
+
+    pair = checked(Pair)
+    assert [pair(torch.ones(n, 3), y=torch.ones(3, n)).y.shape for n in (2, 2, 4)] == [(3, 2), (3, 2), (3, 4)]
+    for wrong in (torch.ones(2, 3), torch.ones(3, 2).int()):
+        with pytest.raises(TypeCheckError, match="parameters"):
+            pair(torch.ones(2, 3), wrong)
 
 
 def test_sizes_that_a_shape_writes_or_that_are_equal_are_new():
