@@ -118,6 +118,7 @@ SUITES: dict[str, Stages] = {
     "decode/kernels": (files("decode", "kernels"),),
     "decode/kv_cache": (files("decode", "batched_beam", "topk_logprobs"),),
     "decode/quantize": (files("decode", "batched_beam"),),
+    "decode/quantized_linear": (files("decode", "topk_logprobs"), files("decode", "batched_beam")),
     "attention/kernels/masked": (files("decode", "kernels"),),
     "attention/backends/masked": (files("attention", "masked"),),
     "attention/backends/packed": (files("ops", "packed_attention"), files("attention", "text_positions")),
@@ -134,7 +135,7 @@ SUITES: dict[str, Stages] = {
 NAMED = {
     "attention/core": "hooks",
     "decode/beam_decoder": "beam",
-    "decode/quantized_linear": "batched_beam",
+    "decode/quantized_linear": "topk_logprobs",
     "decode/search": "beam",
     "decode/topk": "topk_logprobs",
     "layers/embedding": "residual",

@@ -891,9 +891,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "decode/quantized_linear.py": [
         ("candidates", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),
-        ("screened", "the error of x̂ forgotten in the bound of a chunk", "maxima + norm * self.chunk_error + gap * self.chunk_size >= least", "maxima >= least"),
+        ("screened", "chunks chosen without their bound", "maxima + norm * self.chunk_error + gap * self.chunk_size >= least", "maxima >= least"),
         ("screened", "screened scores counted twice in the sum", "change = (exact - total[row]).exp_() - before.exp_()", "change = (exact - total[row]).exp_()"),
-        ("screened", "of a bound one half", "bounds = norm[row] * self.error[chunk] + gap[row] * self.size[chunk]", "bounds = -norm[row] * self.error[chunk]"),
+        ("screened", "a bound taken off, not added", "bounds = norm[row] * self.error[chunk] + gap[row] * self.size[chunk]", "bounds = -norm[row] * self.error[chunk]"),
     ],
     "attention/kernels/state.py": [
         ("states", "kernel: a chunk's keys do not decay to its end", "tl.exp((total - c).to(tl.float32))", "tl.exp((total - total).to(tl.float32))"),

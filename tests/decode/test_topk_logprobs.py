@@ -153,6 +153,14 @@ def test_words_that_8_bits_cannot_tell_apart_are_told_apart():
     assert_best(words, x, closed, 4, within=x.norm(dim=1, keepdim=True) * words.error.max())
 
 
+def test_a_word_whose_error_is_as_large_as_a_bound_can_be_is_found():
+    """Rounding takes 12 · 0.49 from the best word, and nothing from eight in other chunks: it has 247 against 251.8."""
+    weight, bias, near = torch.zeros(1999, 13), torch.zeros(1999), torch.arange(200, 1800, 200)
+    weight[:, 0], weight[near, 1:], weight[1900, 1:], bias[near] = 127.0, 10.0, 10.49, 4.8
+    found = assert_best(ScreenedLinear(weight, bias), torch.ones(1, 13), torch.zeros(1999, dtype=torch.uint8), 2, 1e-4)
+    assert found.tokens.tolist() == [[1900, 200]]
+
+
 def test_of_equal_words_the_lower_comes_first_screened_too():
     words, closed, x = screened(1999, 4, width=512)
     same = torch.tensor([77, 900, 901, 1500])
