@@ -520,6 +520,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("dropout", "a thread's own noise is everyone's", 'generator=getattr(thread_state, "generator", None)', "generator=None"),
     ],
     "layers/pooling.py": [
+        ("InducedSetAttention", "without the points themselves", "self.read(x, points + gathered)", "self.read(x, gathered)"),
+        ("InducedSetAttention", "padding is gathered", "pattern=None if lengths is None else Padding(lengths))", "pattern=None)"),
         ("pooling", "the mean counts padding", "token_mask(tokens, lengths) / lengths.clamp(min=1)[:, None].double()", "token_mask(tokens, lengths) / tokens.shape[1]"),
         ("pooling", "the last place, not the last word", "at = (lengths - 1).clamp(min=0)", "at = torch.full_like(lengths, tokens.shape[1] - 1)"),
         ("pooling", "the largest among padding too", "x.masked_fill(~visible, -torch.inf).max(1)", "x.max(1)"),

@@ -1,6 +1,7 @@
 """Layers: embeddings, feed-forward, residual connections and recurrent layers."""
 
 from regard.layers.embedding import TIES, Embedding, TiedEmbeddings
+from regard.layers.pooling import InducedSetAttention
 from regard.layers.rnn import CELLS, GRU, LSTM, Cell, Elman, HiddenState, RNNLayers
 from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS, FeedForward, PostNorm, PreNorm, Residual
 
@@ -16,6 +17,7 @@ __all__ = [
     "Embedding",
     "FeedForward",
     "HiddenState",
+    "InducedSetAttention",
     "PostNorm",
     "PreNorm",
     "RNNLayers",
