@@ -23,8 +23,7 @@ from torch.nn.functional import cross_entropy
 from machine import alone, forget_peak, peak_mib, write
 from regard.attention import Additive, Recipe, ScaledDot, attend, record_attention
 from regard.data.graphs import Graph, fit_featurizer, graph_from_town
-from regard.layers.graph_attention import Neighbours, undirected_edges
-from regard.models.graph import GraphConfig, GraphNetwork, edge_weights
+from regard.models.graph import GraphConfig, GraphNetwork, Neighbours, edge_weights, undirected_edges
 from regard.models.seq2seq import count_parameters
 from regard.see import Neighbourhood, draw, save
 from regard.world.town import TOOLS, TownWorld

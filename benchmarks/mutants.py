@@ -85,7 +85,6 @@ SUITES: dict[str, Stages] = {
         files("layers", "residual", "rnn", "channel_attention", "patches", "pooling", "bottleneck"),
         files("models", "transformer", "graph", "config"),
     ),
-    "layers/graph_attention": (files("models", "graph"),),
     "models/": (
         files("models", "rnn_seq2seq", "tfidf", "build_classifier", "vqa", "vision", "encoder", "transformer"),
         files("models", "masked_lm", "language_model", "contracts", "convolution", "word_vectors", "graph"),
@@ -93,7 +92,7 @@ SUITES: dict[str, Stages] = {
     ),
     "data/": (
         files("data", "batching", "lm_blocks", "tagged", "word_pieces", "ngrams", "labelled", "normalization"),
-        files("data", "tokenizers", "parallel", "graphs", "images", "image_preprocess"),
+        files("data", "tokenizers", "parallel", "graphs", "images", "preprocess"),
     ),
     "world/splitmix": (files("data", "batching"),),
     "training/": (

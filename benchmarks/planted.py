@@ -75,7 +75,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("score_with_scale", "the model's own scale is ignored", "ScaledDot() if scale == width**-0.5 else GivenScale(scale)", "ScaledDot()"),
         ("LogitScale", "every head has the first head's temperature", "self.log_scale[heads.start : heads.stop]", "self.log_scale[: len(heads)]"),
     ],
-    "interop/huggingface/attention.py": [
+    "interop/huggingface/model.py": [
         ("InterfaceCall", "an unknown keyword is ignored", "one not in (*READ, *WITHOUT_EFFECT)", "one in ()"),
         ("InterfaceCall", "a row of padding sees nothing, where eager attention weighs all alike", "return mask_pattern(visible | blind, first, self.window), position", "return mask_pattern(visible, first, self.window), position"),
         ("InterfaceCall", "queries of a static cache are counted from its end", "return max(0, int(seen.max()) + 1 - n_q) if len(seen) else n_k - n_q", "return n_k - n_q"),
@@ -378,12 +378,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiHeadAttention", "a call's pattern replaces the layer's", "recipe.pattern & pattern)", "pattern)"),
         ("MultiHeadAttention", "always drops", "        if not self.training:\n            return recipe\n", ""),
     ],
-    "attention/linformer.py": [
+    "attention/latent.py": [
         ("Linformer", "mixes padding in", "y.masked_fill(~kept[:, None, :, None], 0.0)", "y"),
         ("Linformer", "E and F exchanged", "for weight in (self.E, self.F))", "for weight in (self.F, self.E))"),
         ("Linformer", "a shorter text uses the last columns", "weight[:, :, :tokens]", "weight[:, :, -tokens:]"),
-    ],
-    "attention/latent.py": [
         ("LatentKV", "the latent is not normed", "torch.cat((shared, self.norm(latent)), -1)", "torch.cat((shared, latent), -1)"),
         ("LatentKV", "the shared key behind each head's own", "(shared[:, None].expand(-1, layer.heads, -1, -1), k), -1), v", "(k, shared[:, None].expand(-1, layer.heads, -1, -1)), -1), v"),
         ("absorbed form", "scaled by the width of the latents", "latents_of(layer).head ** -0.5", "(sizes.rotary + sizes.rank) ** -0.5"),
@@ -550,7 +548,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("at_positions", "a bias evaluated at indices", "return self.scheme.bias(b, h, *self.positions.at(b, i, j))", "return self.scheme.bias(b, h, i, j)"),
         ("at_positions", "positions of a cache counted from its beginning", "i - self.first_q]", "i * 0]"),
     ],
-    "layers/graph_attention.py": [
+    "models/graph.py": [
         ("graph attention", "filling is seen", "pattern=Padding(group.counts))", "pattern=Padding(group.counts.clamp(min=group.seen.shape[1])))"),
         ("graph attention", "edges in one direction alone", "torch.cat((one, other, itself)), torch.cat((other, one, itself))", "torch.cat((one, one, itself)), torch.cat((other, other, itself))"),
     ],
@@ -675,7 +673,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("node vectors", "not of length 1", "(counts / np.where(lengths == 0, 1, lengths))", "counts"),
         ("node vectors", "a word counts once", "counts[row, columns[word]] += 1", "counts[row, columns[word]] = 1"),
     ],
-    "data/image_preprocess.py": [
+    "data/preprocess.py": [
         ("mixup", "the share is the other picture's", "(shares * pixels + (1 - shares) * others)", "((1 - shares) * pixels + shares * others)"),
         ("CutMix", "the share that was drawn, not the one that was cut", "torch.where(is_cut, own_area, torch.where", "torch.where(is_cut, share, torch.where"),
     ],

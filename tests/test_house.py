@@ -48,7 +48,6 @@ ATTENTION = [
     "kernels",
     "functional",
     "stats",
-    "linformer",
     "core",
     "latent",
     "kv_cache",

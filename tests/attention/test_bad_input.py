@@ -11,7 +11,7 @@ from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
 from regard.attention.catalogue import get_recipe
 from regard.attention.dependency_tree import DependencyTree
-from regard.attention.linformer import Linformer
+from regard.attention.latent import Linformer
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary

@@ -9,7 +9,7 @@ from regard.attention.batch_patterns import Edges, Padding
 from regard.attention.catalogue import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, WorkedExample, X, agrees, tensor
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.functional import attend, steps
-from regard.attention.linformer import Linformer
+from regard.attention.latent import Linformer
 from regard.attention.multihead import MultiHeadAttention, no_projection
 from regard.attention.normaliser import AttentionDropout, Sigmoid
 from regard.attention.pattern import Causal, Window

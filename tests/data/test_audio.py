@@ -6,7 +6,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from regard.data.audio import decode_wav, example_wav, read_wav, resample
+from regard.data.preprocess import decode_wav, example_wav, read_wav, resample
 
 
 def wav(raw: bytes, *, channels: int = 1, width: int = 2, rate: int = 8_000) -> bytes:

@@ -25,8 +25,8 @@ from regard.decode import (
     translate,
     translate_all,
 )
-from regard.decode.batched_beam import search_by_cores
 from regard.decode.beam import search_single_threaded
+from regard.decode.beam_decoder import search_by_cores
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear
 from regard.decode.search import make_requests
 from regard.decode.topk import chunked_topk, stable_topk

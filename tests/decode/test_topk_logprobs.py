@@ -9,8 +9,8 @@ from torch.testing import assert_close
 from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, LengthLimit, kv_cache, prepare, quantized_linear, translate
 from regard.decode import beam as searching
-from regard.decode.batched_beam import keep_sentences
 from regard.decode.beam import initial_beam_state, select_candidates
+from regard.decode.beam_decoder import keep_sentences
 from regard.decode.kv_cache import TransformerBeams
 from regard.decode.quantized_linear import (
     SCREENED_TOLERANCE,

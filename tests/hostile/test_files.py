@@ -29,7 +29,6 @@ from regard.attention import Recipe
 from regard.data.corpora import sha256_digest
 from regard.data.files import MAX_LINE_BYTES, MAX_SMALL_BYTES, MAX_UNPACK_RATIO, GzipReader, read_lines
 from regard.data.graphs import BagOfWords, StandardScaler, load_featurizer, read_graph
-from regard.data.image_preprocess import ImagePreprocessor
 from regard.data.images import (
     PixelScaling,
     read_idx,
@@ -41,6 +40,7 @@ from regard.data.images import (
 from regard.data.labelled import Labels, read_labelled
 from regard.data.lm_blocks import read_text
 from regard.data.parallel import read_pairs
+from regard.data.preprocess import ImagePreprocessor
 from regard.data.tagged import read_tagged
 from regard.data.tokenizers.base import ByteTokenizer, CharTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer, load_tokenizer

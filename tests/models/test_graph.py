@@ -12,8 +12,16 @@ from torch.testing import assert_close
 
 from regard.attention import Additive, Cosine, Edges, Recipe, ScaledDot, Sparsemax, attend, steps
 from regard.data.graphs import fit_featurizer, graph_from_town
-from regard.layers.graph_attention import Neighbours, undirected_edges
-from regard.models.graph import GRAPH_KINDS, EdgeWeights, GraphConfig, GraphNetwork, edge_weights, graph_recipe
+from regard.models.graph import (
+    GRAPH_KINDS,
+    EdgeWeights,
+    GraphConfig,
+    GraphNetwork,
+    Neighbours,
+    edge_weights,
+    graph_recipe,
+    undirected_edges,
+)
 from regard.models.safetensors_io import load_weights, saveable_tensors, write_weights
 from regard.models.seq2seq import count_parameters
 from regard.world.town import TownWorld

@@ -39,17 +39,15 @@ from regard.attention import (
 )
 from regard.attention.functional import steps
 from regard.attention.relative_position import Clipped, LogBuckets, RelativeVectors
-from regard.layers.graph_attention import Neighbours, undirected_edges
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, TokenWeightPooling
 from regard.models import build_model
 from regard.models.autoencoder import AutoencoderConfig, build_autoencoder
 from regard.models.baselines import BagOfWordsClassifier
 from regard.models.config import EncoderConfig, LanguageModelConfig
 from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
-from regard.models.graph import GraphConfig, GraphNetwork, edge_weights
+from regard.models.graph import GraphConfig, GraphNetwork, Neighbours, edge_weights, undirected_edges
 from regard.models.language_model import LanguageModel
-from regard.models.vision import ChannelCNN, ConvolutionBlock, VisionConfig, build_vision_model
-from regard.models.vqa import VQAConfig, VQAModel
+from regard.models.vision import ChannelCNN, ConvolutionBlock, VisionConfig, VQAConfig, VQAModel, build_vision_model
 from regard.see import trace_module
 from regard.see.edits import Edits, GateOff, Mask, Temperature
 from regard.see.recorder import AttentionRecorder, apply_edits, trace_layer

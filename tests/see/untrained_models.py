@@ -14,8 +14,7 @@ from regard.models import ModelConfig
 from regard.models.autoencoder import AutoencoderConfig
 from regard.models.config import EncoderConfig, LanguageModelConfig
 from regard.models.graph import GraphConfig
-from regard.models.vision import VisionConfig
-from regard.models.vqa import VQAConfig
+from regard.models.vision import VisionConfig, VQAConfig
 from regard.tasks.autoencoding.task import AutoencodingData, AutoencodingSettings, SentenceAutoencoder
 from regard.tasks.config import PairTokenizerSettings, TokenizerSettings
 from regard.tasks.image_classification.task import (

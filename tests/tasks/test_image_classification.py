@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from regard.data.image_preprocess import (
+from regard.data.images import LabelledImage, PixelScaling, images_from_scenes
+from regard.data.preprocess import (
     ImagePreprocessor,
     MixupCutmix,
     RandomAffine,
@@ -21,7 +22,6 @@ from regard.data.image_preprocess import (
     augment_images,
     random_draws,
 )
-from regard.data.images import LabelledImage, PixelScaling, images_from_scenes
 from regard.models.vision import VisionConfig, VisionTransformer, build_vision_model
 from regard.tasks.image_batches import AugmentedImages, AugmentSettings, ShuffledIndices
 from regard.tasks.image_classification.task import (

@@ -12,8 +12,7 @@ from regard.data.labelled import LabelledText
 from regard.models.autoencoder import AutoencoderConfig
 from regard.models.config import EncoderConfig, LanguageModelConfig
 from regard.models.graph import GraphConfig
-from regard.models.vision import VisionConfig
-from regard.models.vqa import VQAConfig
+from regard.models.vision import VisionConfig, VQAConfig
 from regard.tasks.autoencoding.task import AutoencodingSettings, SentenceAutoencoder
 from regard.tasks.config import RunSettings, TokenizerSettings
 from regard.tasks.image_classification.task import ImageClassificationData, ImageClassificationSettings, ImageClassifier

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from regard.models.vqa import VQAConfig
+from regard.models.vision import VQAConfig
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.image_batches import AugmentSettings
 from regard.tasks.vqa.task import (

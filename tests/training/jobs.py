@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from regard.models.config import EncoderConfig, LanguageModelConfig, PoolingConfig, WordEmbeddingConfig
-from regard.models.vision import VisionConfig
-from regard.models.vqa import VQAConfig
+from regard.models.vision import VisionConfig, VQAConfig
 from regard.tasks.config import RunSettings, TokenizerSettings
 from regard.tasks.image_batches import AugmentSettings
 from regard.tasks.image_classification.task import (

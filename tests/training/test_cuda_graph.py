@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.data.image_preprocess import ImagePreprocessor, augment_images
+from regard.data.preprocess import ImagePreprocessor, augment_images
 from regard.layers.rnn import CELLS, RNNLayers, disable_host_sync
 from regard.models import encoder
 from regard.models.config import EncoderConfig, PoolingConfig, WordEmbeddingConfig

@@ -55,8 +55,7 @@ from regard.attention.gate import (
 )
 from regard.attention.head_mixing import Differential, HeadNorm, MultiToken, TalkingHeads
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
-from regard.attention.latent import LatentKV
-from regard.attention.linformer import Linformer
+from regard.attention.latent import LatentKV, Linformer
 from regard.attention.multihead import Context, MultiHeadAttention, no_projection
 from regard.attention.native_sparse import BlockCompression, CompressedPast, NativeSparseAttention
 from regard.attention.normaliser import (

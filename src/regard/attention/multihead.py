@@ -13,8 +13,7 @@ from regard.attention.core import AttentionCore, record_steps
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.gate import GateProjection
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
-from regard.attention.latent import LatentKV, expand, project_latent
-from regard.attention.linformer import Linformer
+from regard.attention.latent import LatentKV, Linformer, expand, project_latent
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Bias

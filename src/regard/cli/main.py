@@ -15,9 +15,7 @@ from typer.core import TyperGroup
 from regard.cli.bench import bench
 from regard.cli.data import data, vectors
 from regard.cli.demo import demo, ladder, lecture
-from regard.cli.evaluate import evaluate
-from regard.cli.interop import export, import_command, publish
-from regard.cli.runs import compare, runs
+from regard.cli.runs import compare, evaluate, export, import_command, publish, runs
 from regard.cli.train import train
 from regard.cli.visualize import api, draw, explain, gallery, look, serve
 from regard.tasks.registry import TASKS, get_commands, get_task

@@ -1,4 +1,4 @@
-"""`regard runs` and `regard compare`: lists runs with what they have reached, and sets two of them side by side."""
+"""Commands on runs: `regard runs`, `compare` and `evaluate`, and `import`, `export`, `publish` for other libraries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from regard.cli.evaluate import check_search, read_examples, refuse_long_examples, settings_on
 from regard.cli.options import (
+    MAX_LENGTH_NAMES,
+    ChangedPartsOption,
+    CheckpointOption,
     DataFolder,
     LoadOptions,
+    ModelArgument,
+    PartsOption,
     SearchOptions,
     Split,
+    load_parts,
+    refuse_long,
     with_option_groups,
     with_progress,
     writable_file,
+    writable_files,
+    writable_folder,
 )
-from regard.tasks.registry import TASKS, task_of_run
+from regard.tasks.registry import MAX_SENTENCE_TOKENS, MAX_TEXT_TOKENS, TASKS, task_of_run
 
 if TYPE_CHECKING:
     from regard.see.plots.panels import View
@@ -303,3 +311,262 @@ def score_lines(names: tuple[str, str], scored: ScoredPair) -> list[str]:
 def shorten_value(value: Any) -> str:
     text = "–" if value is None else str(value)
     return text if len(text) <= MAX_VALUE_LETTERS else f"{text[: MAX_VALUE_LETTERS - 1]}…"
+
+
+# --- regard evaluate ---
+
+
+if TYPE_CHECKING:
+    from regard.decode.search import Search
+    from regard.tasks.config import RunSettings
+    from regard.tasks.metrics import TaskMetrics
+    from regard.tasks.pretrained import PretrainedModel
+    from regard.tasks.protocol import Task
+    from regard.tasks.translation.metrics import CometScorer
+
+
+@with_option_groups
+def evaluate(
+    model: ModelArgument,
+    on: Annotated[
+        list[str] | None,
+        typer.Option("--on", "--pairs", help="Files in the format of the training files; default: --split."),
+    ] = None,
+    split: Annotated[Split, typer.Option(help="Of the corpus it was trained on.")] = "valid",
+    search: SearchOptions = SearchOptions(),
+    save: Annotated[Path | None, typer.Option(help="Write the metrics as JSON here.")] = None,
+    outputs: Annotated[
+        Path | None,
+        typer.Option("--outputs", "--said", "--translations", help="Write the model's outputs here, one per line."),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            *MAX_LENGTH_NAMES,
+            min=1,
+            help=f"Maximum tokens of an example; default {MAX_SENTENCE_TOKENS}, or {MAX_TEXT_TOKENS} to classify.",
+        ),
+    ] = None,
+    comet: Annotated[
+        str | None,
+        typer.Option(help="Measure COMET too, by the Python of an environment that has it.", metavar="PYTHON"),
+    ] = None,
+    comet_model: Annotated[
+        str | None, typer.Option(help="Of --comet: the name or the checkpoint of a COMET model.")
+    ] = None,
+    data: DataFolder = None,
+    load: LoadOptions = LoadOptions(),
+) -> None:
+    """Evaluate a model on held-out examples.
+
+    Translations are measured by BLEU, chrF, chrF++ and TER (sacreBLEU), labels by accuracy, precision, recall and F1,
+    with a confusion matrix. Two runs are compared by `regard compare`.
+
+    Example: `regard evaluate run`
+
+    Example: `regard evaluate run --on test.en --on test.de --save metrics.json`
+
+    Example: `regard evaluate tagger --on test.conllu`
+
+    Example: `regard evaluate run --on test.en --on test.de --comet ~/comet/bin/python`
+    """
+    import json
+
+    from regard.data.files import write_text_atomic
+
+    save, outputs = writable_files(save=save, outputs=outputs)
+    task = task_of_run(model)
+    scorer = find_comet(task, model, comet, comet_model, load.torch_device)
+    task_model = load.load(task.task_model, model)
+    examples, named = read_examples(task, task_model, on or [], split, data)
+    refuse_long_examples(task, task_model, examples, max_length)
+    what: dict[str, Any] = {"model": str(model), "on": named}
+    chosen = check_search(task, model, search)
+    counted = task.examples if len(examples) != 1 else task.examples.removesuffix("s")
+    typer.echo(f"on {len(examples):,} {counted}: {' and '.join(named)}", err=True)
+    found = task.evaluate(task_model, examples, search=chosen, progress=with_progress)
+    what |= {"search": repr(chosen)} if chosen else {}
+    if scorer:
+        found = add_comet(found, scorer, [pair.source for pair in examples])
+    typer.echo(found.table())
+    if outputs:
+        write_text_atomic(outputs, "".join(f"{line}\n" for line in found.lines()))
+        typer.echo(f"written: {outputs}")
+    if save:
+        write_text_atomic(save, json.dumps({**what, **found.to_json()}, indent=1, ensure_ascii=False) + "\n")
+        typer.echo(f"written: {save}")
+
+
+def check_search(task: "Task", model: Path, search: SearchOptions) -> "Search | None":
+    """The search of --beam and penalties, which a task that does not search refuses."""
+    if not task.searches and search != SearchOptions():
+        raise ValueError(f"--beam and penalties are for translations; {model} is for the task {task.name!r}")
+    return search.build() if task.searches else None
+
+
+def refuse_long_examples(
+    task: "Task", task_model: "PretrainedModel", examples: Sequence[Any], max_length: int | None
+) -> None:
+    """Examples of more tokens than are allowed."""
+    ids = task.token_ids(task_model, examples)
+    refuse_long(ids, lambda number: f"{task.examples[:-1]} {number}", max_length or task.max_tokens)
+
+
+def find_comet(
+    task: "Task", model: Path, python: str | None, comet_model: str | None, device: str
+) -> "CometScorer | None":
+    """What scores translations by COMET, if it is asked for; before they are made, since it may be missing."""
+    if python is None:
+        if comet_model:
+            raise ValueError(f"--comet-model {comet_model} is run by a Python that has COMET; add --comet PYTHON")
+        return None
+    if not task.searches:
+        raise ValueError(f"--comet is for translations; {model} is for the task {task.name!r}")
+    from regard.tasks.translation.metrics import DEFAULT_COMET_MODEL, CometScorer
+
+    return CometScorer.find(python, comet_model or DEFAULT_COMET_MODEL, gpus=int(device.startswith("cuda")))
+
+
+def add_comet(found: "TaskMetrics", scorer: "CometScorer", sources: Sequence[str]) -> "TaskMetrics":
+    """With the score of COMET; if that fails, the others are shown before it says so."""
+    from regard.tasks.translation.metrics import TranslationMetrics
+
+    assert isinstance(found, TranslationMetrics), "others are refused before they are measured"
+    try:
+        return replace(found, further_scores=(scorer.score(sources, found.translations, found.references),))
+    except ValueError:
+        typer.echo(found.table())
+        raise
+
+
+def read_examples(
+    task: "Task", task_model: "PretrainedModel", on: list[str], split: Split, data: Path | None
+) -> tuple[Sequence[Any], list[str]]:
+    """The examples to evaluate on, and what they are called: of these files, or of a split of the model's corpus."""
+    settings = settings_on(task_model.settings, on)
+    examples = task.read(settings, "test" if on else split, data).examples
+    named = on or [f"{settings.data.corpus}, {split}"]
+    if not examples:
+        raise ValueError(f"{' and '.join(named)}: no {task.examples} to evaluate on; give at least one")
+    return examples, named
+
+
+def settings_on(settings: "RunSettings", on: list[str]) -> Any:
+    """The settings of a run, with these files as its test set."""
+    if not on:
+        return settings
+    data = replace(settings.data, corpus="files", train=(), valid=(), test=tuple(on))
+    return replace(settings, data=data)  # type: ignore[type-var]
+
+
+# --- regard import, export, publish ---
+
+
+def import_command(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER", help="Of a Hugging Face model, or the name of one that the hub cache holds already."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder of the run; it must be new, or empty.")] = Path("run"),
+    source_language: Annotated[
+        str | None, typer.Option(help="Of a model of many languages: the tag of the language to translate from.")
+    ] = None,
+    target_language: Annotated[str | None, typer.Option(help="The tag of the language to translate into.")] = None,
+) -> None:
+    """Import a Hugging Face model as a run: to translate, generate or classify with, to train on, and to look into.
+
+    Its weights must be safetensors. Nothing is downloaded, and no code or pickle of the folder is executed. What is
+    imported gives the logits that transformers gives.
+
+    Example: `regard import opus-mt-en-de --out en-de`, then `regard translate en-de "The cat sleeps."`
+
+    Example: `regard import nllb-200-distilled-600M --out nllb --source-language eng_Latn --target-language fra_Latn`
+
+    Example: `regard import HuggingFaceTB/SmolLM2-135M --out smollm2` (from the hub cache)
+    """
+    from regard.interop import import_model
+    from regard.models.seq2seq import count_parameters
+    from regard.tasks.registry import task_of_run
+
+    run = import_model(folder, out, source_language=source_language, target_language=target_language)
+    task = task_of_run(run)
+    model = task.task_model.load(run)
+    typer.echo(f"imported: {run}, {task.name}, {count_parameters(model.model):,} weights")
+    if task.verb:
+        typer.echo(f"next: regard {task.suggested_command or task.verb} {run}")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder, or the folder of one of its checkpoints.")],
+    to: Annotated[
+        Literal["hf", "onnx", "ctranslate2"],
+        typer.Option(help="hf: a Hugging Face folder (transformers); onnx (onnxruntime); ctranslate2."),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
+    precision: Annotated[
+        Literal["float32", "int8"], typer.Option(help="Of the weights; int8 for ctranslate2.")
+    ] = "float32",
+    sentences: Annotated[
+        Path | None, typer.Option(help="A text file to prove it on; default: what the run was validated on.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many sentences the proof runs.")] = 100,
+    data: DataFolder = None,
+    checkpoint: CheckpointOption = None,
+    parts: PartsOption = None,
+    changed_parts: ChangedPartsOption = None,
+) -> None:
+    """Export a trained model to another engine, and prove that it gives the same tokens there.
+
+    The exported model runs in its own engine, greedily and with a beam of 4; where a token differs in float32, nothing
+    is written. proof.json says what was compared, README.md how to load the model. A Hugging Face folder loads with
+    transformers' Auto classes, without code of its own, and `regard import` makes the same run of it, bit by bit.
+
+    Example: `regard export run --to hf --out exported-hf`
+
+    Example: `regard export run --to ctranslate2 --out exported`
+
+    Example: `regard export run --to ctranslate2 --precision int8 --out exported-int8`
+
+    Example: `regard export run --to onnx --out exported-onnx --sentences test.en --count 500`
+    """
+    from regard.interop.exporter import export as export_run
+    from regard.interop.exporter import proof_lines
+
+    writable_folder(out)
+    proof = export_run(
+        run,
+        to,
+        out,
+        precision=precision,
+        sentences=sentences,
+        count=count,
+        checkpoint=checkpoint,
+        data=data,
+        own_parts=load_parts(parts, changed_parts),
+    )
+    for line in proof_lines(proof):
+        typer.echo(line.removeprefix("- "))
+    typer.echo(f"exported: {out}")
+
+
+def publish(
+    folder: Annotated[Path, typer.Argument(help="A folder that regard export wrote.")],
+    repo: Annotated[str, typer.Option(help="Its name on the Hugging Face hub: user/name.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go, and upload nothing.")] = False,  # noqa: FBT002
+    private: Annotated[bool, typer.Option("--private", help="Others cannot see a repository that is made.")] = False,  # noqa: FBT002
+) -> None:
+    """Upload an exported model to the Hugging Face hub, if its proof is there and of these very files.
+
+    Example: `regard publish exported --repo me/en-fr --dry-run`
+
+    Example: `regard publish exported --repo me/en-fr`
+    """
+    from regard.interop.exporter import publish as publish_folder
+
+    files = publish_folder(folder, repo, dry_run=dry_run, private=private)
+    for name, size in files.items():
+        typer.echo(f"{size:>14,}  {name}")
+    done = "would go" if dry_run else "published"
+    typer.echo(f"{done}: {len(files)} files, {sum(files.values()):,} bytes, to {repo}")

@@ -20,8 +20,14 @@ from regard.attention.core import is_recorded
 from regard.attention.learned_parts import field_values
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode import beam_decoder
-from regard.decode.batched_beam import LEAVING, SENTENCES_PER_CORE, keep_unfinished, search_by_cores
-from regard.decode.beam_decoder import BeamDecoder, ModelBeams
+from regard.decode.beam_decoder import (
+    LEAVING,
+    SENTENCES_PER_CORE,
+    BeamDecoder,
+    ModelBeams,
+    keep_unfinished,
+    search_by_cores,
+)
 from regard.decode.kv_cache import TransformerBeams
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis, LengthLimit, Search, token_index
 from regard.models.seq2seq import DecodableModel

@@ -1,8 +1,10 @@
-"""Beam decoders: the protocol, and that of any model, whose beams are rows of its state; which models need that one."""
+"""Beam decoders: the protocol, and that of any model, whose beams are rows of its state; batches of many sentences."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange, reduce
@@ -13,7 +15,7 @@ from regard.attention import AttentionRecord, Causal, Full, NoGate, Softmax, rec
 from regard.attention.core import is_recorded
 from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import BOS
-from regard.decode.search import Constraints, DecodingRequest, token_index
+from regard.decode.search import Constraints, DecodingRequest, Hypothesis, token_index
 from regard.decode.topk import TopKLogProbs, topk_logprobs_torch
 from regard.models.seq2seq import DecodableModel, Reorderable, encode_sources
 from regard.models.transformer import Transformer
@@ -262,3 +264,72 @@ def coverage_penalty(coverage: Float[Tensor, "n s"], lengths: Int[Tensor, " n"],
     """cp(x, y) = β Σᵢ log min(Σⱼ weightⱼᵢ, 1) over the source tokens i, EOS included, and target tokens j."""
     real = torch.arange(coverage.shape[-1], device=coverage.device) < rearrange(lengths, "n -> n 1")
     return beta * torch.where(real, coverage.clamp(MIN_COVERAGE, 1.0).log(), 0.0).sum(-1)
+
+
+# --- batches of sentences ---
+
+
+if TYPE_CHECKING:
+    from regard.decode.beam import BeamSearch, BeamState
+    from regard.decode.kv_cache import BeamKVCache
+
+SENTENCES_PER_CORE = 8  # from so many on, one search per core pays: waking threads takes 50 µs each time
+LEAVING = 8  # once one sentence in so many is finished they are released: others move to their rows
+
+
+def search_by_cores(
+    search: Callable[[Sequence[DecodingRequest]], list[list[Hypothesis]]],
+    requests: Sequence[DecodingRequest],
+    cores: int,
+) -> list[list[Hypothesis]]:
+    """Every core searches its own part of the sentences, single-threaded; all parts have about as many tokens."""
+    threads, turn, by_length = torch.get_num_threads(), 2 * cores, sorted(requests, key=lambda one: len(one.source))
+    parts = [by_length[core::turn] + by_length[turn - 1 - core :: turn] for core in range(cores)]
+    try:
+        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            found = list(pool.map(search, parts))
+    finally:
+        torch.set_num_threads(threads)  # the number is per thread, but the last one set is that of new threads
+    by_index = dict(zip((one.index for part in parts for one in part), chain(*found), strict=True))
+    return [by_index[request.index] for request in requests]
+
+
+def keep_unfinished(search: "BeamSearch", done: Sequence[bool]) -> list[DecodingRequest]:
+    """A running search goes on without the sentences that are done; the requests that are left."""
+    staying = rows_that_stay(done)
+    rows = torch.tensor(staying, device=search.decoder.device)
+    search.decoder, search.beams = search.decoder.keep(rows), select_sentences(search.beams, rows)
+    return [search.requests[row] for row in staying]
+
+
+def rows_that_stay(done: Sequence[bool]) -> list[int]:
+    """The rows of the sentences that are not done: the last take the rows of those that leave, so few are moved."""
+    staying = [row for row, over in enumerate(done) if not over]
+    last = [row for row in staying if row >= len(staying)]
+    return [last.pop() if done[row] else row for row in range(len(staying))]
+
+
+def select_sentences(beams: "BeamState", rows: Int[Tensor, " n"]) -> "BeamState":
+    """The beams of these sentences alone."""
+    by_sentence = {part.name: getattr(beams, part.name)[rows] for part in fields(beams)[:7]}
+    history = {part.name: getattr(beams.backpointers, part.name)[:, rows] for part in fields(beams.backpointers)}
+    backpointers = replace(beams.backpointers, **history)
+    return replace(beams, **by_sentence, forced=beams.forced[:, rows], backpointers=backpointers)
+
+
+def keep_sentences(cache: "BeamKVCache", rows: Int[Tensor, " n"]) -> "BeamKVCache":
+    """The cache of these sentences alone, in this order. Keys and values are moved within the old one, which is
+    lost."""
+    move_rows((part for pair in (*cache.sources, *cache.past) for part in pair), rows)
+    sources, past = (
+        tuple((k[: len(rows)], v[: len(rows)]) for k, v in layers) for layers in (cache.sources, cache.past)
+    )
+    mask, seen, at = cache.source_mask[rows], cache.seen[rows], cache.at.clone()
+    return replace(cache, sources=sources, source_mask=mask, past=past, seen=seen, at=at)
+
+
+def move_rows(stores: Iterable[Tensor], rows: Int[Tensor, " n"]) -> None:
+    """Row n of every store becomes the row `rows[n]`, in place; what keeps its place is not moved."""
+    moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+    for store in stores:
+        store[moved] = store[rows[moved]]

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.attention.learned_parts import field_values
-from regard.decode.batched_beam import move_rows, rows_that_stay, select_sentences
 from regard.decode.beam import (
     SLOTS,
     Backpointers,
@@ -23,6 +22,7 @@ from regard.decode.beam import (
     backtrack,
     initial_beam_state,
 )
+from regard.decode.beam_decoder import move_rows, rows_that_stay, select_sentences
 from regard.decode.kv_cache import BeamKVCache, TransformerBeams
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis
 from regard.models.transformer import Transformer

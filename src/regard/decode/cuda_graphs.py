@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.decode.batched_beam import select_sentences
 from regard.decode.beam import Beam, BeamState, advance_beams, backtrack, initial_beam_state
+from regard.decode.beam_decoder import select_sentences
 from regard.decode.kv_cache import BeamKVCache, TransformerBeams, encode_padded, pad_sources
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis, LengthLimit
 from regard.models.transformer import Transformer

@@ -19,7 +19,7 @@ from regard.attention.batch_patterns import UnpaddedTokens
 from regard.attention.kv_cache import LayerCache
 from regard.attention.multihead import with_pattern
 from regard.data.tokenizers.base import EOS, PAD
-from regard.decode.batched_beam import keep_sentences
+from regard.decode.beam_decoder import keep_sentences
 from regard.decode.quantized_linear import ChunkedVocabLinear, OutputLinear, ScreenedLinear
 from regard.decode.search import Ids
 from regard.decode.topk import TopKLogProbs, topk_logprobs_torch

@@ -14,8 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from regard.data.audio import EXAMPLE_SOUND, SPEECH_RATE, decode_wav, example_wav
 from regard.data.images import decode_image
+from regard.data.preprocess import EXAMPLE_SOUND, SPEECH_RATE, decode_wav, example_wav
 from regard.models.safetensors_io import load_weights
 from regard.see.trace import load_pretrained
 from regard.serve.encoding import RequestError

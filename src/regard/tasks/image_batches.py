@@ -11,7 +11,8 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.data.image_preprocess import (
+from regard.data.images import IMAGE_MODES, read_image
+from regard.data.preprocess import (
     Augmentation,
     Cutout,
     ImagePreprocessor,
@@ -23,7 +24,6 @@ from regard.data.image_preprocess import (
     apply_augmentations,
     random_draws,
 )
-from regard.data.images import IMAGE_MODES, read_image
 from regard.models.config_base import AT_LEAST_1, SHARE, Choices, Range, Ranges, SettingsTable
 from regard.models.vision import PatchEncoder
 from regard.tasks.protocol import TokenAxis

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.data.image_preprocess import ImagePreprocessor
 from regard.data.images import PixelScaling
 from regard.data.labelled import Labels
+from regard.data.preprocess import ImagePreprocessor
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer, Special, TokenizerEngine, TokenizersEngine
 from regard.interop.gguf import SUFFIX, GGUFCheckpoint

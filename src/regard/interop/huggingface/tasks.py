@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.data.audio import EXAMPLE_SOUND
+from regard.data.preprocess import EXAMPLE_SOUND
 from regard.data.tokenizers.base import Tokenizer
 from regard.interop.huggingface.checkpoint import load_folder, task_of
 from regard.interop.huggingface.model import (

@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy
 
 from regard.data.corpora import find_corpus, find_file
 from regard.data.files import split_archive_path
-from regard.data.image_preprocess import ImagePreprocessor
 from regard.data.images import (
     LabelledImage,
     images_from_scenes,
@@ -22,6 +21,7 @@ from regard.data.images import (
     stack_images,
 )
 from regard.data.labelled import Labels
+from regard.data.preprocess import ImagePreprocessor
 from regard.models.vision import ChannelCNN, VisionConfig, VisionTransformer, build_vision_model
 from regard.tasks.config import RunSettings, world_training
 from regard.tasks.image_batches import (

@@ -22,9 +22,8 @@ from regard.data.graphs import (
     read_graph,
 )
 from regard.data.labelled import Labels
-from regard.layers.graph_attention import Neighbours, undirected_edges
 from regard.models.config_base import Range, Ranges
-from regard.models.graph import EdgeWeights, GraphConfig, GraphNetwork, edge_weights
+from regard.models.graph import EdgeWeights, GraphConfig, GraphNetwork, Neighbours, edge_weights, undirected_edges
 from regard.tasks.config import RunSettings, world_training
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics, loss_and_accuracy
 from regard.tasks.pretrained import LabelOutput, PretrainedModel

@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 from regard.data.batching import pad_rows
 from regard.data.corpora import find_corpus, find_file
 from regard.data.files import file_format, split_archive_path
-from regard.data.image_preprocess import ImagePreprocessor
 from regard.data.images import (
     LabelledImage,
     VisualQuestionSet,
@@ -25,10 +24,11 @@ from regard.data.images import (
     stack_images,
 )
 from regard.data.labelled import Labels
+from regard.data.preprocess import ImagePreprocessor
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
 from regard.models.config_base import AT_LEAST_1, Choices, Range, Ranges
-from regard.models.vqa import VQAConfig, VQAModel
+from regard.models.vision import VQAConfig, VQAModel
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.image_batches import (
     EXAMPLE_IMAGES,

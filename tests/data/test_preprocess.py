@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.data.image_preprocess import (
+from regard.data.images import ImageSet, PixelScaling, images_from_scenes, make_world_questions
+from regard.data.preprocess import (
     Cutout,
     MixupCutmix,
     RandomCrop,
@@ -12,7 +13,6 @@ from regard.data.image_preprocess import (
     augment_images,
     random_draws,
 )
-from regard.data.images import ImageSet, PixelScaling, images_from_scenes, make_world_questions
 from regard.world.shapes import COLOURS, ShapeWorld
 
 
