@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from functools import cache, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -105,8 +106,9 @@ def decorator() -> ast.expr:
 def checked(decorated: Any) -> Any:
     """Checks every combination of shapes and dtypes when it first occurs, since jaxtyping takes 0.1 ms for a call.
     Letters say which sizes are equal and not how large they are, so shapes that differ in that alone are one."""
-    if isinstance(decorated, type):  # a dataclass
-        decorated.__init__ = checked(decorated.__init__)
+    if isinstance(decorated, type):
+        if is_dataclass(decorated):  # and no protocol, which is never made
+            decorated.__init__ = checked(decorated.__init__)
         return decorated
     whole = jaxtyped(decorated, typechecker=check_annotated_shapes)
     parameters = inspect.signature(decorated).parameters.values()
