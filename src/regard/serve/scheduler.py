@@ -281,6 +281,7 @@ class Scheduler:
     def take(self, lane: Lane) -> list[Job] | None:
         """The jobs that join at the next step: the lane's share of all; None at the end."""
         with self.changed:
+            self.metrics.running.set(sum(len(one.jobs) for one in self.lanes))
             while not self.waiting and not lane.jobs:
                 if self.closing:
                     return None
@@ -294,7 +295,6 @@ class Scheduler:
                 running += taken[-1].tokens
             lane.jobs += taken
             self.metrics.waiting.set(len(self.waiting))
-            self.metrics.running.set(sum(len(one.jobs) for one in self.lanes))
             return taken
 
     def admit(self, lane: Lane, jobs: Sequence[Job]) -> None:
