@@ -4,11 +4,18 @@ import asyncio
 import base64
 import json
 import random
-from collections.abc import Sequence
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from urllib.request import Request as URLRequest
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -18,6 +25,7 @@ from starlette.testclient import TestClient
 from regard.data.graphs import write_graph
 from regard.decode import Beam
 from regard.decode.translation import translate_texts
+from regard.interop import export
 from regard.serve.api import Api, ApiLimits, VerbCall, create_api
 from regard.serve.app import create_app
 from regard.serve.metrics import JsonFormatter, Metrics
@@ -576,3 +584,62 @@ def test_generators_of_other_tokens_are_streamed_too():
         streamed = "".join(one["choices"][0]["text"] for one in events_of(completion(client, **asked, stream=True)))
         assert whole == streamed
         assert len(whole) == 9
+
+
+# --- other engines ---
+
+
+def test_an_exported_model_answers_as_the_run(tmp_path):
+    run = translator(dropout=0.0)
+    run.save(tmp_path / "run")
+    export(tmp_path / "run", "ctranslate2", tmp_path / "exported", count=3)
+    api = Api(ModelStore.from_folders([tmp_path / "run"]), exported=tmp_path / "exported")
+    texts = [CAT, "the cat"]
+    with client_of_api(api) as client:
+        body = {"texts": texts, "beam": 3, "length_penalty": 0}
+        found = client.post("/models/run/translate", json=body).json()["outputs"]
+    assert [one["text"] for one in found] == translate_texts(run, texts, Beam(3, refill=True))
+    translator(layers=2).save(tmp_path / "run")
+    with pytest.raises(ValueError, match="was not exported from"):
+        Api(ModelStore.from_folders([tmp_path / "run"]), exported=tmp_path / "exported")
+
+
+# --- heavier: a real server ---
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_no_error_of_ours(tmp_path):
+    """Requests that the OpenAPI description allows, and some that it does not."""
+    if (tool := shutil.which("schemathesis") or shutil.which("st")) is None:
+        pytest.skip("schemathesis is not installed: pip install schemathesis")
+    translator().save(tmp_path / "translator")
+    generator().save(tmp_path / "writer")
+    with serve_process(tmp_path / "translator", tmp_path / "writer") as port:
+        run = [tool, "run", f"http://127.0.0.1:{port}/openapi.json", "--checks", "not_a_server_error", "-n", "60"]
+        done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.slow
+def test_a_model_in_onnx_answers_as_the_command_line(tmp_path):
+    translator(dropout=0.0).save(tmp_path / "run")
+    command, run = [sys.executable, "-m", "regard"], str(tmp_path / "run")
+    exported = ["--to", "onnx", "--out", str(tmp_path / "onnx"), "--count", "3"]
+    subprocess.run([*command, "export", run, *exported], check=True, capture_output=True)
+    said = subprocess.run([*command, "translate", run, CAT], check=True, capture_output=True, text=True).stdout
+    with serve_process(tmp_path / "run", options=("--exported", str(tmp_path / "onnx"))) as port:
+        body = json.dumps({"q": CAT, "source": "en", "target": "fr"}).encode()
+        asked = URLRequest(f"http://127.0.0.1:{port}/translate", body, {"Content-Type": "application/json"})
+        with urlopen(asked) as answer:
+            assert json.load(answer)["translatedText"] == said.strip()
+
+
+@contextmanager
+def serve_process(*runs: Path, options: Sequence[str] = ()) -> Iterator[int]:
+    """The port of a server, which ends with the block as it should."""
+    command = [sys.executable, "-m", "regard", "api", *map(str, runs), "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        yield int(re.findall(r":(\d+)/", process.stdout.readline())[0])
+        process.terminate()
+        assert process.wait(60) == 0

@@ -37,6 +37,7 @@ from regard.interop.proof import (
     Output,
     TranslationEngine,
     compare_engines,
+    group_by_length,
 )
 from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.sublayers import PreNorm, Residual
@@ -252,12 +253,14 @@ class CTranslate2Translation(Engine):
 
     def search_beam(self, beam: Beam, sources: Sequence[Ids]) -> list[list[Hypothesis]]:
         """The n-best list of each source, by CTranslate2's own search: a beam that is refilled, without penalties."""
-        longest = max(map(len, sources), default=0)
-        found = self.translate(sources, beam.size, beam.max_length.of(longest), beam.n_best)
-        return [
-            [Hypothesis(one.ids, (one.log_probability,), finished=True, score=one.log_probability) for one in results]
-            for results in found
-        ]
+        found: dict[int, list[Hypothesis]] = {}
+        for rows in group_by_length(sources):  # each length has a limit of its own
+            limit = beam.max_length.of(len(sources[rows[0]]))
+            results = self.translate([sources[row] for row in rows], beam.size, limit, beam.n_best)
+            for row, outputs in zip(rows, results, strict=True):
+                pairs = [(one.ids, one.log_probability) for one in outputs]
+                found[row] = [Hypothesis(ids, (value,), finished=len(ids) < limit, score=value) for ids, value in pairs]
+        return [found[row] for row in range(len(sources))]
 
     def score(self, inputs, outputs):
         found = self.translator.score_batch(

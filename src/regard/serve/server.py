@@ -78,7 +78,7 @@ def serve(models: ModelStore, here: socket.socket, token: str, media: MediaStore
 
 def serve_api(api: "Api", app: "ASGIApp", here: socket.socket) -> None:
     """Until SIGTERM or Ctrl-C: then what was accepted is finished. SIGHUP loads the models again."""
-    server = create_server(app, graceful=api.limits.timeout + 1, log_config=None)
+    server = create_server(app, graceful=api.limits.timeout + 1, log_config=None, timeout_keep_alive=20)
 
     async def run() -> None:
         loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()

@@ -1,0 +1,65 @@
+"""Deployment files: they name commands, options and paths that exist; the Ray deployment answers where Ray is."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from regard.cli import app
+from tests.see.untrained_models import translator
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+def test_the_container_runs_a_command_whose_options_exist():
+    from typer.main import get_command
+
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    (entry,) = [json.loads(line.removeprefix("ENTRYPOINT ")) for line in lines if line.startswith("ENTRYPOINT")]
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    flags = {flag for option in commands[entry[1]].params for flag in option.opts}
+    assert entry[0] == "regard"
+    assert {word for word in entry if word.startswith("--")} <= flags
+    copied = [shlex.split(line)[1:-1] for line in lines if line.startswith("COPY ") and "--from" not in line]
+    assert all((ROOT / name).exists() for names in copied for name in names)
+
+
+def test_compose_and_kubernetes_agree_with_the_server():
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    deployment, service = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert compose["api"]["ports"] == ["127.0.0.1:8643:8643"]
+    assert container["ports"][0]["containerPort"] == service["spec"]["ports"][0]["targetPort"] == 8643
+    assert {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")} == {
+        "/health",
+        "/ready",
+    }
+    assert (DEPLOY / "prometheus.yml").exists()
+
+
+RAY = """
+import json, time, ray
+from urllib.request import Request, urlopen
+ray.init(num_cpus=2, include_dashboard=False)
+from ray import serve
+from deploy.ray_serve import app
+serve.run(app, route_prefix="/")
+body = json.dumps({"q": "the cat", "source": "en", "target": "fr"}).encode()
+print(urlopen(Request("http://127.0.0.1:8000/translate", body, {"Content-Type": "application/json"})).read().decode())
+serve.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_the_ray_deployment_answers(tmp_path):
+    pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'regard[ray]'")
+    translator().save(tmp_path / "run")
+    more = {"REGARD_RUNS": str(tmp_path / "run"), "REGARD_CPUS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    done = subprocess.run([sys.executable, "-c", RAY], env=os.environ | more, capture_output=True, text=True, cwd=ROOT)
+    assert "translatedText" in done.stdout, done.stderr[-2000:]
