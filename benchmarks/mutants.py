@@ -115,6 +115,8 @@ SUITES: dict[str, Stages] = {
         files("tasks", "autoencoding_latents"),
     ),
     "decode/kernels": (files("decode", "kernels"),),
+    "decode/continuous": (files("decode", "continuous"),),
+    "serve/": (files("serve", "api"),),
     "decode/kv_cache": (files("decode", "batched_beam", "topk_logprobs"),),
     "decode/quantize": (files("decode", "batched_beam"),),
     "decode/quantized_linear": (files("decode", "topk_logprobs"), files("decode", "batched_beam")),

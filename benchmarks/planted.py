@@ -882,6 +882,32 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("KV cache", "the source's padding is seen", "np.where(there, np.float32(0), -np.inf)", "np.where(there, np.float32(0), np.float32(0))"),
         ("KV cache", "keys are not rotated", "q, k = scheme.rotate(q, self.positions), scheme.rotate_keys(k, self.positions)", "q = scheme.rotate(q, self.positions)"),
     ],
+    "decode/continuous.py": [
+        ("continuous batching", "who is there sees the padding of a longer source", "0, rows), value=-torch.inf)", "0, rows))"),
+        ("continuous batching", "a new sentence sees what stood in its row", "store.seen[first:rows], store.at[first:rows] = False, 0", "store.at[first:rows] = 0"),
+        ("continuous batching", "a new sentence is as old as who had its row", "store.seen[first:rows], store.at[first:rows] = False, 0", "store.seen[first:rows] = False"),
+        ("continuous batching", "all are as old as the oldest", "hidden, self.steps, forcing", "hidden, self.steps.max()[None], forcing"),
+        ("continuous batching", "a sentence that is moved leaves its age behind", "store.source_mask, store.seen, store.at), index)", "store.source_mask, store.seen), index)"),
+        ("continuous batching", "prefixes are forced on who came first alone", "forced = torch.cat((pad(old.forced, (0, 0, 0, missing), value=-1), new.forced), 1)", "forced = torch.cat((pad(old.forced, (0, 0, 0, missing), value=-1), new.forced.clamp(max=-1)), 1)"),
+    ],
+    "serve/scheduler.py": [
+        ("scheduler", "no token budget", "running + self.waiting[0].tokens <= self.max_tokens", "True"),
+        ("scheduler", "the queue has no end", "+ len(jobs) > self.max_waiting", "+ len(jobs) > 9 * self.max_waiting"),
+        ("scheduler", "a deadline is but a wish", "now > self.deadline", "now > 9 * self.deadline"),
+        ("scheduler", "who is cancelled goes on", "if self.cancelled:", "if False:"),
+        ("scheduler", "each job has the outputs of the first", "answers = [[next(found) for _ in job.given] for job in jobs]", "answers = [[next(found) for _ in jobs[0].given]] * len(jobs)"),
+    ],
+    "serve/api.py": [
+        ("API", "any key will do", "for known in self.keys) > 0", "for known in self.keys) >= 0"),
+        ("API", "bodies of any length", "len(body) + len(part) > self.api.limits.max_body", "len(body) > 9 * self.api.limits.max_body"),
+        ("API", "models that were loaded again are not used", "            self.models = found\n", ""),
+        ("API", "files of a verb are taken for texts", 'if "Path" in str(one.annotation):', "if False:"),
+    ],
+    "serve/standard_routes.py": [
+        ("completions", "with the stop text", "held[: min(ends)]", "held"),
+        ("completions", "half a stop text is sent", "keep = longest_beginning(held, stops)", "keep = 0"),
+        ("translation", "of each text the first line alone", "lines = [text.splitlines() or [\"\"] for text in texts]", "lines = [text.splitlines()[:1] or [\"\"] for text in texts]"),
+    ],
     "decode/quantize.py": [
         ("prepare", "scores are scaled twice", "attention.recipe = replace(attention.recipe, score=Dot())", "pass"),
     ],

@@ -51,7 +51,7 @@ class ContinuousBeamSearch:
         """New sentences, encoded together; they make their first step with the next step of the others."""
         steps = max(request.max_length(self.beam.max_length) for request in requests)
         steps = steps if self.beams is None else max(steps, len(self.beams.penalties))
-        slots = SLOTS * self.beam.size if self.store is None else self.store.slots
+        slots = SLOTS * self.beam.size if self.store is None else 0  # those of the store
         with torch.inference_mode():
             sources = [request.source for request in requests]
             new = TransformerBeams.of(self.model, sources, beams=self.beam.size, slots=slots, steps=steps)
