@@ -10,7 +10,7 @@ from PIL import Image
 
 from regard.attention import GATED_RECIPES, POSITIONS, RECIPES, Recipe
 from regard.see import gallery
-from regard.see.gallery import POSITION_CAPTIONS, RECIPE_CAPTIONS, caption_for, slug, write_gallery
+from regard.see.gallery import LAYER_CAPTIONS, POSITION_CAPTIONS, RECIPE_CAPTIONS, caption_for, slug, write_gallery
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -26,6 +26,8 @@ def test_every_recipe_and_position_is_named_and_described(page):
         assert f"\n### {name}\n\n{RECIPE_CAPTIONS[name]}\n" in text
     for name in POSITIONS:
         assert f"\n### {name} position\n\n{POSITION_CAPTIONS[name]}\n" in text
+    for name, caption in LAYER_CAPTIONS.items():
+        assert f"\n### {name}\n\n{caption}\n" in text
     with pytest.raises(ValueError, match="'new' has no caption; add its line"):
         caption_for("new", RECIPE_CAPTIONS)
 
@@ -34,7 +36,7 @@ def test_every_picture_is_shown_and_every_shown_picture_exists(page):
     shown = re.findall(r'src="(gallery/[^"]+)"', page.read_text())
     files = [f"gallery/{path.name}" for path in (page.parent / "gallery").iterdir()]
     assert sorted(shown) == sorted(files)
-    assert len(shown) == 1 + len(RECIPES) + len(GATED_RECIPES) + len(POSITIONS) - 1
+    assert len(shown) == 1 + len(RECIPES) + len(GATED_RECIPES) + len(LAYER_CAPTIONS) + len(POSITIONS) - 1
     for name in shown:
         with Image.open(page.parent / name) as picture:
             assert len(picture.convert("RGB").getcolors(2**20) or []) > 20, name
@@ -79,7 +81,7 @@ def test_made_twice_it_is_the_same_and_touches_no_random_numbers(every, page, tm
     assert torch.equal(torch.random.get_rng_state(), before)
     assert every > 1 or again.read_bytes() == page.read_bytes()
     files = list((again.parent / "gallery").iterdir())
-    assert len(files) == 1 + len(recipes) + len(gated) + len(positions) - ("none" in positions)
+    assert len(files) == 1 + len(recipes) + len(gated) + len(LAYER_CAPTIONS) + len(positions) - ("none" in positions)
     for path in files:
         assert (page.parent / "gallery" / path.name).read_bytes() == path.read_bytes(), path.name
 

@@ -19,23 +19,29 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.attention import catalogue
+from regard.attention.absolute_position import Sinusoidal
 from regard.attention.batch_patterns import BatchPattern
 from regard.attention.catalogue import (
     EXAMPLES,
     GATED_RECIPES,
+    LAYER_RECIPES,
     POSITIONS,
     RECIPES,
     RecipeSizes,
     WorkedExample,
     get_recipe,
 )
+from regard.attention.core import record_attention
 from regard.attention.functional import explain, steps
 from regard.attention.gate import NoGate
+from regard.attention.latent import LatentKV, Linformer
+from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Causal, Full, Window
-from regard.attention.position import NoPosition, Position
+from regard.attention.position import NoPosition, Position, Rotary
 from regard.attention.recipe import Recipe
 from regard.attention.serialize import leaves
+from regard.layers.pooling import InducedSetAttention
 from regard.see.plots.draw import ascii
 from regard.see.plots.layout import MUTED, PAPER, PLAIN_FONTS, TextLine
 from regard.see.plots.mpl_figure import add_axes_at, draw_matrix, draw_text_line, draw_view, save
@@ -115,6 +121,20 @@ POSITION_CAPTIONS = {
     "shaw": "A learned key and value for each clipped distance; the plot shows which vector a pair reads.",
 }
 
+LAYER_CAPTIONS = {
+    "5 window : 1 full": "Gemma 3: five layers see a window, and the sixth all of the past. In the settings of a "
+    'language model: `recipe = "5 window : 1 full"`.',
+    "3 delta : 1 full": "Three layers keep a state by the delta rule, and the fourth all of the past: "
+    '`recipe = "3 delta : 1 full"`.',
+    "3 gated delta : 1 full": "Qwen3-Next: the same with states that decay as well: "
+    '`recipe = "3 gated delta : 1 full"`.',
+    "latent attention": "Multi-head latent attention (MLA): every head's keys and values are made of one latent of a "
+    "token, which is all that the cache keeps (here with fresh weights).",
+    "inducing points": "Set Transformer: a few learned points attend to all tokens, and all tokens to these (here with "
+    "fresh weights).",
+    "linformer": "Linformer: keys and values are mixed to a few before they are attended to (here with fresh weights).",
+}
+
 
 def caption_for(name: str, lines: dict[str, str]) -> str:
     if name not in lines:
@@ -143,6 +163,7 @@ SECTIONS = {
     "gate": "How the past is forgotten",
 }
 POSITION_SECTION = "Where a token is"
+LAYER_SECTION = "What a layer adds, and recipes of several layers"
 
 
 def gallery_page(
@@ -156,6 +177,9 @@ def gallery_page(
                 alt = f"the mask of {name} attention, and its weights"
                 page += [f"### {name}", caption_for(name, RECIPE_CAPTIONS), image_tag(slug(name), alt, widths)]
                 page += [describe_mask(recipe, sizes), recipe_block(recipe)]
+    page.append(f"## {LAYER_SECTION}")
+    for name, caption in LAYER_CAPTIONS.items():
+        page += [f"### {name}", caption, image_tag(slug(name), f"the weights of {name}", widths)]
     page.append(f"## {POSITION_SECTION}")
     for name, position in positions.items():
         page += [f"### {name} position", caption_for(name, POSITION_CAPTIONS)]
@@ -170,6 +194,7 @@ def table_of_contents(recipes: dict[str, Recipe], positions: dict[str, Position]
     for part, title in SECTIONS.items():
         links = (f"[{name}](#{slug(name)})" for name, recipe in recipes.items() if distinguishing_part(recipe) == part)
         lines.append(f"| {title} | {' · '.join(links)} |")
+    lines.append(f"| {LAYER_SECTION} | {' · '.join(f'[{name}](#{slug(name)})' for name in LAYER_CAPTIONS)} |")
     lines.append(f"| {POSITION_SECTION} | {' · '.join(f'[{name}](#{slug(name)}-position)' for name in positions)} |")
     return "\n".join(lines)
 
@@ -293,6 +318,42 @@ def draw_tile(figure: Figure, panel: Panel, x: float, y: float, width: float, he
     figure.text(x / wide, 1 - (y - 0.05) / high, panel.title, fontsize=8, family=PLAIN_FONTS, color=MUTED, va="bottom")
 
 
+# --- layers ---
+
+
+def draw_layers(name: str, sizes: RecipeSizes) -> Figure:
+    """The first head of each layer of a period, or of each attention of a layer with fresh weights."""
+    panels = layer_panels(name, sizes)
+    figure = Figure(figsize=(LEFT + len(panels) * (TILE + GAP), TILE + 0.75), facecolor=PAPER, dpi=128)
+    for n, panel in enumerate(panels):
+        rows, columns = panel.values.shape
+        most = max(rows, columns)
+        draw_tile(figure, panel, LEFT + n * (TILE + GAP), 0.4, TILE * columns / most, TILE * rows / most)
+    return figure
+
+
+def layer_panels(name: str, sizes: RecipeSizes) -> list[Panel]:
+    if name in LAYER_RECIPES:
+        period = LAYER_RECIPES[name](sizes)
+        return [weights_thumbnail(f"layer {n}", recipe, sizes) for n, recipe in enumerate(period, 1)]
+    model, causal = sizes.heads * sizes.head, Recipe(position=Rotary(fraction=0.5), pattern=Causal())
+    layer = {
+        "latent attention": lambda: MultiHeadAttention(
+            model, heads=sizes.heads, recipe=causal, latent=LatentKV(rank=sizes.head, rotary=sizes.head // 2)
+        ),
+        "inducing points": lambda: InducedSetAttention(model, points=sizes.window, heads=sizes.heads),
+        "linformer": lambda: MultiHeadAttention(
+            model, heads=sizes.heads, compress=Linformer(sizes.tokens, sizes.window, sizes.heads)
+        ),
+    }[name]()
+    x = 2 * Sinusoidal().table(torch.arange(sizes.tokens), model)[None].float()
+    with torch.no_grad(), record_attention(layer) as record:
+        layer(x)
+    maps = {site.name: record.weights(site.name)[0, 0].detach().double() for site in record.sites}
+    titles = {"attention": "first head", "points": "points attend", "tokens": "tokens attend"}
+    return [Panel(titles[site], weights, ColourScale.robust_of_rows(weights)) for site, weights in maps.items()]
+
+
 # --- two panels to be read ---
 
 
@@ -334,6 +395,8 @@ def write_gallery(folder: str | Path) -> Path:
     for name, position in positions.items():
         if position != NoPosition():
             pictures[f"position-{slug(name)}"] = lambda position=position: draw_view(position_view(position))
+    for name in LAYER_CAPTIONS:
+        pictures[slug(name)] = lambda name=name: draw_layers(name, SIZES)
     widths = {}
     for name, make in track(pictures.items(), "drawing the gallery", console=Console(stderr=True)):
         widths[name] = save_small_png(with_seed(make), folder / "gallery" / f"{name}.png")
