@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.attention import GATED_RECIPES, POSITIONS, RECIPES, Recipe
+from regard.attention import CONTENT_RECIPES, GATED_RECIPES, POSITIONS, RECIPES, Recipe
 from regard.see import gallery
 from regard.see.gallery import LAYER_CAPTIONS, POSITION_CAPTIONS, RECIPE_CAPTIONS, caption_for, slug, write_gallery
 
@@ -22,7 +22,7 @@ def page(tmp_path_factory):
 
 def test_every_recipe_and_position_is_named_and_described(page):
     text = page.read_text()
-    for name in RECIPES | GATED_RECIPES:
+    for name in RECIPES | GATED_RECIPES | CONTENT_RECIPES:
         assert f"\n### {name}\n\n{RECIPE_CAPTIONS[name]}\n" in text
     for name in POSITIONS:
         assert f"\n### {name} position\n\n{POSITION_CAPTIONS[name]}\n" in text
@@ -36,7 +36,8 @@ def test_every_picture_is_shown_and_every_shown_picture_exists(page):
     shown = re.findall(r'src="(gallery/[^"]+)"', page.read_text())
     files = [f"gallery/{path.name}" for path in (page.parent / "gallery").iterdir()]
     assert sorted(shown) == sorted(files)
-    assert len(shown) == 1 + len(RECIPES) + len(GATED_RECIPES) + len(LAYER_CAPTIONS) + len(POSITIONS) - 1
+    gated = len(GATED_RECIPES | CONTENT_RECIPES)
+    assert len(shown) == 1 + len(RECIPES) + gated + len(LAYER_CAPTIONS) + len(POSITIONS) - 1
     for name in shown:
         with Image.open(page.parent / name) as picture:
             assert len(picture.convert("RGB").getcolors(2**20) or []) > 20, name
@@ -51,7 +52,7 @@ def test_every_link_leads_to_a_heading(page):
 
 def test_the_files_it_shows_can_be_read_back(page):
     blocks = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
-    assert len(blocks) == len(RECIPES) - 1 + len(GATED_RECIPES) + len(POSITIONS)
+    assert len(blocks) == len(RECIPES) - 1 + len(GATED_RECIPES | CONTENT_RECIPES) + len(POSITIONS)
     for block in blocks:
         assert tomllib.loads(block)
         assert isinstance(Recipe.from_toml(block), Recipe)
@@ -61,6 +62,7 @@ def test_what_each_row_sees_is_said(page):
     text = page.read_text()
     assert "Each of 64 rows sees 1 to 64 keys, 51% of all pairs; 120 of 256 blocks of 4 are empty." in text
     assert "Each of 64 rows sees 63 keys, 98% of all pairs." in text
+    assert "On this example each of 64 rows chooses 1 to 8 keys" in text  # two blocks of four
 
 
 def test_the_gallery_is_small(page):
@@ -81,7 +83,8 @@ def test_made_twice_it_is_the_same_and_touches_no_random_numbers(every, page, tm
     assert torch.equal(torch.random.get_rng_state(), before)
     assert every > 1 or again.read_bytes() == page.read_bytes()
     files = list((again.parent / "gallery").iterdir())
-    assert len(files) == 1 + len(recipes) + len(gated) + len(LAYER_CAPTIONS) + len(positions) - ("none" in positions)
+    others = len(gated) + len(CONTENT_RECIPES) + len(LAYER_CAPTIONS)
+    assert len(files) == 1 + len(recipes) + others + len(positions) - ("none" in positions)
     for path in files:
         assert (page.parent / "gallery" / path.name).read_bytes() == path.read_bytes(), path.name
 

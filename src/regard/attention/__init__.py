@@ -14,6 +14,7 @@ from regard.attention.batch_patterns import (
 )
 from regard.attention.block_map import BlockMap
 from regard.attention.catalogue import (
+    CONTENT_RECIPES,
     EXAMPLES,
     GATED_RECIPES,
     LAYER_RECIPES,
@@ -112,6 +113,7 @@ from regard.ops.rotary import FrequencyScaling
 
 __all__ = [
     "BACKENDS",
+    "CONTENT_RECIPES",
     "EXAMPLES",
     "GATED_RECIPES",
     "LAYER_RECIPES",

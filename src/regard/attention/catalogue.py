@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.batch_patterns import Documents
+from regard.attention.content_patterns import LightningIndexer, TopBlocks
 from regard.attention.gate import (
     Delta,
     Forget,
@@ -201,6 +202,22 @@ def get_layer_recipes(name: str, layers: int, sizes: RecipeSizes = RecipeSizes()
     return (period * -(-layers // len(period)))[-layers:]
 
 
+CONTENT_RECIPES: dict[str, Callable[[RecipeSizes, Position], Recipe]] = {
+    "top blocks": lambda n, p: Recipe(position=p, pattern=TopBlocks(2, n.block)),
+    "moba": lambda n, p: Recipe(position=p, pattern=TopBlocks(2, n.block, queries=1)),
+    "lightning indexer": lambda n, p: Recipe(position=p, pattern=LightningIndexer(n.window, query=n.heads * n.head)),
+}
+"""Named recipes whose patterns are chosen from queries and keys; `get_recipe` knows them too.
+
+Examples:
+    >>> get_recipe("moba").pattern
+    TopBlocks(k=2, block=16, queries=1)
+    >>> x = torch.randn(1, 8, 40, 4)
+    >>> steps(x, x, x, get_recipe("top blocks", sizes=RecipeSizes(block=2))).visible.sum(-1).max()  # 2 blocks of 2 keys
+    tensor(4)
+"""
+
+
 def state_recipe(score: Score, position: Position, gate: StateGate) -> Recipe:
     return Recipe(score=score, position=position, pattern=Causal(), normaliser=Unnormalised(), gate=gate)
 
@@ -220,7 +237,7 @@ def get_recipe(name: str, position: str = "none", sizes: RecipeSizes = RecipeSiz
         >>> get_recipe("causal linear")
         Recipe(score=Feature(map='elu+1'), position=NoPosition(), pattern=Causal(), normaliser=Proportional())
     """
-    recipes = RECIPES | GATED_RECIPES
+    recipes = RECIPES | GATED_RECIPES | CONTENT_RECIPES
     for wanted, known in ((name, recipes), (position, POSITIONS)):
         if wanted not in known:
             raise ValueError(f"nothing is called {wanted!r}; there are {', '.join(map(repr, known))}")

@@ -253,9 +253,8 @@ class LightningIndexer(nn.Module, ContentPattern):
     def choose(self, q, k, positions, past):
         later = (positions.k[..., None, :] > positions.q[..., :, None]).expand(len(q), q.shape[2], k.shape[2])
         index = self.index(q, k).masked_fill(later, -torch.inf)
-        best = index.sort(dim=-1, descending=True, stable=True).indices[
-            ..., : self.k
-        ]  # of equals (ReLU: 0) the earlier
+        # of equals, and ReLU makes many 0, the earlier, however many keys there are
+        best = index.sort(dim=-1, descending=True, stable=True).indices[..., : self.k]
         seen = torch.zeros_like(later).scatter(-1, best, value=True) & ~later
         return BooleanMask(seen[:, None], positions.start or 0)
 

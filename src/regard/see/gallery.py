@@ -22,6 +22,7 @@ from regard.attention import catalogue
 from regard.attention.absolute_position import Sinusoidal
 from regard.attention.batch_patterns import BatchPattern
 from regard.attention.catalogue import (
+    CONTENT_RECIPES,
     EXAMPLES,
     GATED_RECIPES,
     LAYER_RECIPES,
@@ -31,6 +32,7 @@ from regard.attention.catalogue import (
     WorkedExample,
     get_recipe,
 )
+from regard.attention.content_patterns import is_content
 from regard.attention.core import record_attention
 from regard.attention.functional import explain, steps
 from regard.attention.gate import NoGate
@@ -93,6 +95,11 @@ RECIPE_CAPTIONS = {
     "hard, straight-through": "One key per row; while training, drawn forwards and soft backwards.",
     "linear": "φ(q) · φ(k) over its sum, which can be computed in linear time.",
     "causal linear": "Causal linear attention: a recurrent network in disguise.",
+    "top blocks": "Chosen from the content: a block of queries sees its own block of keys, and the earlier ones whose "
+    "mean its first query matches best.",
+    "moba": "Mixture of block attention: the same, and every query chooses for itself.",
+    "lightning indexer": "DeepSeek-V3.2: a small learned scorer ranks all earlier keys, and the best are seen (here "
+    "with fresh weights).",
     "forget gate": "The Forgetting Transformer: what a token forgets dims all keys before it. In these examples each "
     "token forgets a little, and the one in the middle most of the past.",
     "retention": "A state that decays by a fixed factor in each head; no softmax, so orange weights are negative.",
@@ -215,10 +222,16 @@ def image_tag(name: str, alt: str, widths: dict[str, int]) -> str:
 
 def describe_mask(recipe: Recipe, sizes: RecipeSizes) -> str:
     """What each row of the mask sees, in words."""
-    seen = mask(recipe.pattern, sizes.tokens, sizes.tokens)[0].sum(1)
+    content = is_content(recipe.pattern)
+    visible = (
+        example_steps(recipe, sizes.tokens).visible[0, 0] if content else mask(recipe.pattern, *[sizes.tokens] * 2)[0]
+    )
+    seen = visible.sum(1)
     least, most, share = int(seen.min()), int(seen.max()), float(seen.sum()) / sizes.tokens**2
     each = f"{most}" if least == most else f"{least} to {most}"
     keys = "key" if most == 1 else "keys"
+    if content:
+        return f"On this example each of {sizes.tokens} rows chooses {each} {keys}, {share:.0%} of all pairs."
     if recipe.pattern.depends_on_head:
         return f"In the first head, each of {sizes.tokens} rows sees {each} {keys}, {share:.0%} of all pairs."
     blocks = recipe.pattern.blocks(sizes.tokens, block=sizes.block).counts()
@@ -385,7 +398,7 @@ def write_gallery(folder: str | Path) -> Path:
     """Writes folder/gallery.md and its images; returns the path of the page."""
     folder = Path(folder)
     pictures: dict[str, Callable[[], Figure]] = {"overview": lambda: draw_overview(SIZES)}
-    makers = RECIPES | GATED_RECIPES
+    makers = RECIPES | GATED_RECIPES | CONTENT_RECIPES
     recipes = {name: with_seed(lambda make=make: make(SIZES, NoPosition())) for name, make in makers.items()}
     positions = {name: with_seed(lambda make=make: make(SIZES)) for name, make in POSITIONS.items()}
     for name, recipe in recipes.items():

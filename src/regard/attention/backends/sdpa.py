@@ -22,7 +22,7 @@ from regard.attention.pattern import Causal, Full
 from regard.attention.position import Bias
 from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
-from regard.attention.score import InnerProduct
+from regard.attention.score import InnerProduct, ScaledDot
 from regard.attention.softmax_variants import split_sinks
 from regard.ops.dispatch import needs_float32
 
@@ -136,12 +136,14 @@ def call_sdpa(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, added: Tensor | N
 def attend_with_sinks(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     assert isinstance(recipe.score, InnerProduct)  # or it objected
     sinks, dtype = split_sinks(recipe.normaliser, q.device)[1], v.dtype
-    q, k = recipe.score.fold_q(q), recipe.score.fold_k(k)
-    k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
+    scale = q.shape[3] ** -0.5 if recipe.score == ScaledDot() else 1.0  # within the kernels
+    q, k = (q, k) if scale != 1 else (recipe.score.fold_q(q), recipe.score.fold_k(k))
+    if q.shape[1] != k.shape[1]:
+        k, v = (repeat(x, "b g j d -> b (g r) j d", r=q.shape[1] // x.shape[1]) for x in (k, v))
     q, k, v = (x.float() for x in (q, k, v)) if needs_float32(q, k) else (q, k, v)
     width = max(q.shape[3], v.shape[3])  # the kernels want one for all, and zeros change nothing
     q, k, padded = (x if x.shape[3] == width else pad(x, (0, width - x.shape[3])) for x in (q, k, v))
-    out = SinkFunction.apply(q, k, padded, sinks, recipe.pattern == Causal())
+    out = SinkFunction.apply(q, k, padded, sinks, recipe.pattern == Causal(), scale)
     assert isinstance(out, Tensor)
     return out[..., : v.shape[3]].to(dtype)
 
@@ -150,38 +152,38 @@ class SinkFunction(torch.autograd.Function):
     """softmax(q kᵀ) v with a sink in each head, by torch's kernels."""
 
     @staticmethod
-    def forward(ctx, q, k, v, sinks, is_causal):
+    def forward(ctx, q, k, v, sinks, is_causal, scale):
         if q.is_cuda:
-            keep = {"compute_log_sumexp": True, "is_causal": is_causal, "scale": 1.0}
+            keep = {"compute_log_sumexp": True, "is_causal": is_causal, "scale": scale}
             out, z, *more, _ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, **keep)
         else:
             run, more = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, ()
-            out, z = run(q, k, v, is_causal=is_causal, scale=1.0)
+            out, z = run(q, k, v, is_causal=is_causal, scale=scale)
         sink = sinks.to(z).view(-1, *(1 for _ in z.shape[2:]))
         total = torch.logaddexp(z, sink)
         out = out * (z - total).exp().view(*z.shape[:3], 1).to(out.dtype)
         ctx.save_for_backward(q, k, v, sinks, out, total)
-        ctx.call = is_causal, more
+        ctx.call = is_causal, scale, more
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):  # type: ignore[override]
-        (q, k, v, sinks, out, total), (is_causal, more) = ctx.saved_tensors, ctx.call
+        (q, k, v, sinks, out, total), (is_causal, scale, more) = ctx.saved_tensors, ctx.call
         grad = grad.contiguous()
         if q.is_cuda:
             rest, randomness = more[:4], more[4:]
             of = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-                grad, q, k, v, out, total, *randomness, None, *rest, 0.0, is_causal, scale=1.0
+                grad, q, k, v, out, total, *randomness, None, *rest, 0.0, is_causal, scale=scale
             )
         else:
             of = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                grad, q, k, v, out, total, 0.0, is_causal, scale=1.0
+                grad, q, k, v, out, total, 0.0, is_causal, scale=scale
             )
         # the sink's value is 0: ∂L/∂sink = -Σ_i weight_i (ō_i · o_i)
         weights = (sinks.to(total).view(-1, 1) - total.view(*total.shape[:3])).exp()
         pull = -(weights * (grad.to(total.dtype) * out).sum(-1)).sum((0, 2)).to(sinks.dtype)
-        return *of, pull if len(sinks) > 1 else pull.sum(0, keepdim=True), None
+        return *of, pull if len(sinks) > 1 else pull.sum(0, keepdim=True), None, None
 
 
 # --- what it runs without a mask ---

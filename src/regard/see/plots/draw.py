@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from regard.attention.backends.reference import Steps
-from regard.attention.catalogue import GATED_RECIPES, POSITIONS, RECIPES, RecipeSizes, get_recipe
+from regard.attention.catalogue import CONTENT_RECIPES, GATED_RECIPES, POSITIONS, RECIPES, RecipeSizes, get_recipe
+from regard.attention.content_patterns import ContentPattern
 from regard.attention.gate import Gate, StateGate, Unnormalised
 from regard.attention.normaliser import Normaliser, Softmax
 from regard.attention.pattern import Causal, Pattern
@@ -29,7 +30,14 @@ from regard.see.plots.attention_maps import Alignment, alignment_view
 from regard.see.plots.charts import LengthCurves, Neighbourhood, lengths_view, neighbourhood_view
 from regard.see.plots.mpl_figure import ViewFigure, draw_view
 from regard.see.plots.panels import View
-from regard.see.plots.recipe_views import pattern_view, position_view, recipe_view, steps_view, weights_view
+from regard.see.plots.recipe_views import (
+    content_view,
+    pattern_view,
+    position_view,
+    recipe_view,
+    steps_view,
+    weights_view,
+)
 from regard.see.plots.terminal import render_view
 from regard.see.trace import Trace, trace_model
 from regard.tasks.pretrained import PretrainedModel
@@ -58,6 +66,7 @@ def build_view(thing: object, **how: Any) -> View:
 
 
 build_view.register(Pattern, pattern_view)
+build_view.register(ContentPattern, content_view)
 build_view.register(Position, position_view)
 build_view.register(Recipe, recipe_view)
 build_view.register(Steps, steps_view)
@@ -170,7 +179,7 @@ TOML_RECIPE = re.compile(rf"\s*({'|'.join(field.name for field in fields(Recipe)
 
 def parse_thing(text: str, sizes: RecipeSizes, own_parts: Mapping[str, Any] = {}) -> Pattern | Position | Recipe:
     """A name of the catalogue, a recipe's TOML or the path of it, or a part such as "Causal() & Window(4)"."""
-    if text in RECIPES | GATED_RECIPES:
+    if text in RECIPES | GATED_RECIPES | CONTENT_RECIPES:
         return get_recipe(text, sizes=sizes)
     if text in POSITIONS:
         return POSITIONS[text](sizes)
@@ -217,7 +226,7 @@ def parse_file(path: Path, own_parts: Mapping[str, Any] = {}) -> Recipe:
 
 def suggest_name(text: str) -> str:
     """What comes closest to a name that nothing has."""
-    names = *RECIPES, *GATED_RECIPES, *POSITIONS
+    names = *RECIPES, *GATED_RECIPES, *CONTENT_RECIPES, *POSITIONS
     known = {name.lower(): name for name in names} | {name.lower(): f"{name}()" for name in PARTS}
     near = get_close_matches(text.lower(), known, n=1, cutoff=0.6)
     if near:

@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.attention.absolute_position import Learned, TreeDepth
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Documents
+from regard.attention.content_patterns import ContentPattern, LightningIndexer
 from regard.attention.functional import steps
 from regard.attention.gate import Lightning
 from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
@@ -314,6 +315,10 @@ def example_steps(recipe: Recipe, tokens: int) -> Steps:
         query, key = recipe.score.query, recipe.score.key or recipe.score.query
     for scheme in recipe.score_positions:
         query = key = scheme.head if isinstance(scheme, RelativeVectors | CoPE) else query
+    for pattern in leaves(recipe.pattern):
+        query, key = (
+            (pattern.query, pattern.key or pattern.query) if isinstance(pattern, LightningIndexer) else (query, key)
+        )
     heads = max(map(heads_held, (recipe.score, recipe.position, recipe.normaliser, recipe.gate)))
     like = next(recipe.learned().parameters(), torch.zeros(1))  # learned parts may live elsewhere
     q, k = (x.to(like).expand(1, heads, -1, -1) for x in smooth_queries_keys(tokens, query=query, key=key))
@@ -380,3 +385,8 @@ def recipe_view(recipe: Recipe, *, tokens: Tokens | None = None) -> View:
     )
     notes = tuple((name, one_line_repr(part)) for name, part in recipe.parts().items())
     return View((PanelRow(panels),), notes=notes)
+
+
+def content_view(pattern: ContentPattern, *, tokens: Tokens | None = None) -> View:
+    """What a pattern chooses on the example, since without queries and keys there is no choice."""
+    return recipe_view(Recipe(pattern=pattern), tokens=tokens)
