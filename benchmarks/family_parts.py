@@ -1,7 +1,8 @@
 """Parts of newer papers against plain causal attention: forward and backward pass on a GPU, in one run.
 
-    python benchmarks/family_parts.py                   sinks, soft cap, QK-norm, rotary, ALiBi at 8,192 tokens
-    python benchmarks/family_parts.py --length 32768    the same for longer texts
+    python benchmarks/family_parts.py                                      sinks, soft cap, QK-norm, rotary, ALiBi
+    python benchmarks/family_parts.py --length 32768 --parts ALiBi         some of them, for longer texts
+    python benchmarks/family_parts.py --length 131072 --parts TopBlocks
 
 Each row names the backend that `explain` chooses. `ms` is the time of one call among several in a row, as the layers of
 a model follow one another; `cuda_graph_ms` that of the same captured in a CUDA graph, where no kernel waits for the
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 import timing
 from machine import write
-from regard.attention import Alibi, Causal, Recipe, Rotary, SinkSoftmax, SoftCap, attend, explain
+from regard.attention import Alibi, Causal, Recipe, Rotary, SinkSoftmax, SoftCap, TopBlocks, attend, explain
 
 HEADS, HEAD = 12, 64
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -35,6 +36,7 @@ def recipes() -> dict[str, Recipe]:
         "rotary": Recipe(pattern=Causal(), position=Rotary(pairs="halves")),
         "partial rotary": Recipe(pattern=Causal(), position=Rotary(pairs="halves", fraction=0.25)),
         "ALiBi": Recipe(pattern=Causal(), position=Alibi(HEADS)),
+        "TopBlocks": Recipe(pattern=TopBlocks(16, 64)),
         "plain causal, again": plain,
     }
 
@@ -65,12 +67,15 @@ def measure(name: str, recipe: Recipe, given: list[Tensor], upstream: Tensor) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--length", type=int, default=8192)
-    length = parser.parse_args().length
+    parser.add_argument("--length", type=int, default=8192, help="tokens")
+    parser.add_argument("--parts", nargs="*", help="some of them; default: all")
+    options = parser.parse_args()
+    length, parts = options.length, options.parts
     torch.manual_seed(0)
     given = [torch.randn(1, HEADS, length, HEAD, device="cuda").bfloat16().requires_grad_() for _ in range(3)]
     upstream = torch.randn_like(given[0])
-    rows = [measure(name, recipe, given, upstream) for name, recipe in recipes().items()]
+    chosen = {name: recipe for name, recipe in recipes().items() if not parts or name in parts or "plain" in name}
+    rows = [measure(name, recipe, given, upstream) for name, recipe in chosen.items()]
     table = Table("part", "backend", "ms", "in a CUDA graph", "times plain", "times plain in a graph")
     for row in rows:
         for name in ("ms", "cuda_graph_ms"):
@@ -78,7 +83,7 @@ def main() -> None:
         figures = (row.get(name) for name in ("ms", "cuda_graph_ms", "times_plain_ms", "times_plain_cuda_graph_ms"))
         table.add_row(row["part"], row["backend"], *("" if x is None else f"{x:.3f}" for x in figures))
     Console(width=110).print(table)
-    command = f"python benchmarks/family_parts.py --length {length}"
+    command = f"python benchmarks/family_parts.py --length {length}" + (f" --parts {' '.join(parts)}" if parts else "")
     print(write(f"family-parts-{length}", command, rows, heads=HEADS, head=HEAD, length=length, dtype="bfloat16"))
 
 
