@@ -790,6 +790,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("SharedData", "tokens are counted once for each process", "0 if rank else tokens", "tokens"),
         ("SharedData", "a row that is not its own counts twice", "float(rank < rows)", "1.0"),
         ("FSDP", "the mean of the gradients", "            part.set_gradient_divide_factor(1.0)\n", ""),
+        ("Replica", "the weights of one process move while they are validated", "return validate(self.model.eval())", "return validate(self.model.to(self.group.device).eval())"),
     ],
     "training/numerics.py": [
         ("BF16Backward", "the copy's weights are never brought up to date", "            copy_all(copies, weights)\n", "            pass\n"),

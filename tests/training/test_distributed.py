@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,14 @@ def test_dropout_differs_by_rank_and_rank_0_is_a_single_process():
 
 
 # --- what cannot be ---
+
+
+def test_weights_stay_where_they_are_while_one_process_validates(monkeypatch):
+    """A captured step has their addresses, and `to` gives those of an RNN new ones on a GPU."""
+    made = job()
+    replica = Replica.of(made.model, made.loss, make_train_config(made.train, made.width), ProcessGroup())
+    monkeypatch.setattr(torch.nn.Module, "_apply", lambda *_: pytest.fail("the model was moved"))
+    assert replica.evaluate(lambda model: {"training": float(model.training)}, nullcontext()) == {"training": 0.0}
 
 
 @pytest.mark.parametrize(("name", "why"), [("answer", "share its images"), ("cnn", "BatchNorm2d takes the mean")])

@@ -408,10 +408,11 @@ class Replica:
         self, validate: Callable[[nn.Module], dict[str, float]], precision: AbstractContextManager[Any]
     ) -> dict[str, float]:
         """The figures of the model, where the data are."""
-        before = next(self.model.parameters()).device
         with torch.no_grad(), precision:
-            figures = validate(self.model.to(self.group.device if self.module is not self.model else before).eval())
-        self.model.to(before)
+            if self.module is self.model:  # `to` would move an RNN's weights, of which a CUDA graph has the addresses
+                return validate(self.model.eval())
+            figures = validate(self.model.to(self.group.device).eval())
+        self.model.cpu()
         return figures
 
 
