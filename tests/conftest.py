@@ -17,6 +17,8 @@ HERE = Path(__file__).parent
 # to write 260 modules and 300 test files as bytecode anew takes each worker and what it starts longer than most files
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# a thread of torch that waits would spin, on a core that the other worker needs; workers and what they start inherit it
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 check_shapes()  # before anything of the package is imported
 
 # whoever starts the suite in the background, or with nohup, has it ignore these, and with it every run that is tested
