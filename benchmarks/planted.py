@@ -294,6 +294,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("state", "the state after a chunk lacks its decay", "(state if decay is None else decay * state)", "state"),
         ("state", "a chunk's keys do not decay to its end", "self.k * self.decay(self.total[:, :, :, -1:] - self.total)", "self.k"),
         ("state", "what is stored is not erased", "v if under is None else v - under @ state", "v"),
+        ("state", "a gate's own decays are overlooked", "has_own_decays(recipe.gate) else []", "False else []"),
         ("state", "one more token: nothing is erased", "(v - k @ state)", "v"),
         ("state", "one more token: nothing decays", "state = (decay[..., None] if decay.dim() == 3 else decay.mT) * state", "state = state * 1"),
         ("state", "a document goes on in the next", "x if self.goes_on is None else x * self.goes_on[..., None]", "x"),

@@ -1,6 +1,6 @@
 """Gates: worked examples on paper, laws, and every backend against the recursion token by token in float64."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -43,7 +43,7 @@ from regard.attention import (
 )
 from regard.attention.backends import state
 from regard.attention.backends.linear import LinearState
-from regard.attention.gate import FixedDecay
+from regard.attention.gate import FixedDecay, StateGate
 from regard.attention.positions import Positions
 
 B, H, D, E = 2, 4, 5, 3
@@ -298,6 +298,29 @@ def test_every_backend_agrees_or_objects(gate):
                 assert_close(values_and_gradients(got, inputs, upstream), wanted)
                 ran.add(name)
         assert ran == ({"gather", "sdpa", "reference"} if gate == Forget() else {"state", "reference"})
+
+
+@dataclass(frozen=True)
+class EveryOther(StateGate):
+    """Half is forgotten at every second token: a gate that no backend has seen."""
+
+    decay = "scalar"
+
+    @property
+    def values(self):
+        return ()
+
+    def total_decay_at(self, b, h, j):
+        return torch.div(j, 2, rounding_mode="floor") * torch.tensor(0.5).double().log()
+
+
+def test_a_gate_of_ones_own_is_the_definitions_or_objected_to():
+    q, k, v = random_inputs(5)
+    recipe = recipe_of(EveryOther())
+    assert "of its own making" in explain(recipe, q, k).reasons["state"][0]
+    halved = torch.tensor([0, 0, 1, 0, 1]).double() * torch.tensor(0.5).double().log()
+    want = recursion(ScalarDecay(), q, k, v, {"log_decay": halved.expand(B, H, 5)})
+    assert_close(attend(q, k, v, recipe), want)
 
 
 @pytest.mark.parametrize("piece", [4096, 48])

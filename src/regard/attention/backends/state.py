@@ -28,7 +28,7 @@ from regard.attention.backends.linear import (
 )
 from regard.attention.batch_patterns import Documents, Padding
 from regard.attention.block_map import planning_objections
-from regard.attention.gate import FixedDecay, Gate, NoGate, StateGate, Unnormalised, bound_values
+from regard.attention.gate import BoundGate, FixedDecay, Gate, NoGate, StateGate, Unnormalised, bound_values
 from regard.attention.normaliser import Proportional
 from regard.attention.pattern import And, Causal, Pattern
 from regard.attention.positions import Positions
@@ -59,9 +59,18 @@ def running_sum_objections(recipe: Recipe) -> list[str]:
         *(f"{scheme} adds to single scores, which never exist here" for scheme in recipe.score_positions),
         *([] if sums else [f"{recipe.normaliser} is neither proportional nor unnormalised"]),
         *([] if state or isinstance(recipe.gate, NoGate) else [f"{recipe.gate} keeps no state"]),
+        *([f"{recipe.gate} has decays of its own making"] if has_own_decays(recipe.gate) else []),
         *([] if Causal() in conjuncts(recipe.pattern) else [f"{recipe.pattern} is not causal"]),
         *(f"{part} has no running sum" for part in strange),
     ]
+
+
+def has_own_decays(gate: Gate) -> bool:
+    """Does it say how its state decays, or what it writes, otherwise than by values or a rate of each head?"""
+    if not isinstance(gate, StateGate) or isinstance(gate, BoundGate):
+        return False
+    plain = FixedDecay if isinstance(gate, FixedDecay) else StateGate
+    return (type(gate).total_decay_at, type(gate).beta_at) != (plain.total_decay_at, plain.beta_at)
 
 
 def document_objections(pattern: Pattern) -> list[str]:
