@@ -64,11 +64,9 @@ class StateTiles:
     gradient_warps: int = 8
     columns: int = 16
     sums: str = "bf16x2"
-    stages: int = 3
-    scan_warps: int = 4
 
     @staticmethod
-    def of(q: Tensor, v: Tensor, decay: Decay, *, delta: bool) -> "StateTiles":
+    def of(q: Tensor, v: Tensor, decay: Decay, *, delta: bool, mapped: bool) -> "StateTiles":
         """What fits into the registers and the shared memory of one multiprocessor; a decay of each feature is formed
         for every pair of tokens and feature of a chunk."""
         if q.dtype == torch.float32:
@@ -77,7 +75,9 @@ class StateTiles:
             return StateTiles(chunk=16, sums="bf16" if delta else "bf16x2")
         if max(q.shape[3], v.shape[3]) > 64:
             return StateTiles(warps=8)
-        return StateTiles(gradient_warps=4, sums="bf16") if delta else StateTiles(chunk=128)
+        if delta:
+            return StateTiles(gradient_warps=4, sums="bf16")
+        return StateTiles(chunk=128, warps=8 if mapped else 4)  # φ takes registers
 
 
 def chunked_state(
@@ -181,11 +181,8 @@ class Launch:
         feature: str | None,
     ) -> "Launch":
         decay: Decay = "none" if log_decay is None else "scalar" if log_decay.dim() == 3 else "vector"
-        (b, h, t), tiles, sizes = (
-            q.shape[:3],
-            tiles or StateTiles.of(q, v, decay, delta=beta is not None),
-            widths(q.shape[3], v.shape[3]),
-        )
+        tiles = tiles or StateTiles.of(q, v, decay, delta=beta is not None, mapped=feature is not None)
+        (b, h, t), sizes = q.shape[:3], widths(q.shape[3], v.shape[3])
         exact = q.dtype == torch.float32
         options = sizes | {
             "CHUNK": tiles.chunk,
@@ -267,7 +264,7 @@ class Launch:
             return
         columns = min(self.tiles.columns, sizes["EP"])
         options = sizes | {"COLUMNS": columns, "SUMS": self.options["SUMS"]}
-        options |= {"num_warps": self.tiles.scan_warps, "num_stages": self.tiles.stages}
+        options |= {"num_warps": 4, "num_stages": 3}
         kernel[self.heads, sizes["EP"] // columns](sums, kept, erased, first, last, self.chunks, **options)
 
 
