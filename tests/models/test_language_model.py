@@ -22,6 +22,8 @@ from regard.attention.backends.linear import LinearState
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel, LockedDropout, max_lookback
 from regard.models.transformer import KVCaches
+from regard.see import AttentionSite, trace_module
+from regard.see.edits import Edits, HeadOff
 from tests.narrowing import assert_is_instance
 from tests.recorded import call_recorded
 
@@ -319,9 +321,14 @@ def learn_rhyme(config: LanguageModelConfig) -> LanguageModel:
 # --- recipes of layers ---
 
 
-@pytest.mark.parametrize("name", LAYER_RECIPES)
-def test_a_recipe_of_layers_is_named_in_settings_and_decodes_as_it_reads(name):
-    config = LanguageModelConfig(kind="transformer", layers=4, model=16, heads=2, hidden=8, dropout=0.0, recipe=name)
+LATENT = {"recipe": "position = 'Rotary(fraction=0.5)'", "kv_rank": 5, "rotary_head": 4, "value_head": 6}
+OF_LAYERS: dict[str, Any] = {name: {"recipe": name} for name in LAYER_RECIPES} | {"latent": LATENT}
+
+
+@pytest.mark.parametrize("name", OF_LAYERS)
+def test_recipes_of_layers_are_settings_decode_as_they_read_and_are_seen_as_they_ran(name):
+    sizes = {"layers": 4, "model": 16, "heads": 2, "hidden": 8, "dropout": 0.0}
+    config = LanguageModelConfig(kind="transformer", **sizes, **OF_LAYERS[name])
     assert LanguageModelConfig.from_dict(config.to_dict()) == config
     model = LanguageModel(config, 11).double().eval()
     tokens = torch.randint(0, 11, (2, 9))
@@ -330,6 +337,12 @@ def test_a_recipe_of_layers_is_named_in_settings_and_decodes_as_it_reads(name):
         found, state = model.step(piece, state)
         logits.append(found)
     assert_close(torch.cat(logits, 1), model(tokens))
+    output, sites = trace_module(model, tokens)
+    assert_close(output, model(tokens))
+    assert list(sites) == [f"blocks.{n}" for n in range(4)]
+    assert all(assert_is_instance(site, AttentionSite).check().holds for site in sites.values())
+    changed, _ = trace_module(model, tokens, edits=Edits(off=(HeadOff("blocks.2", 1),)))
+    assert not torch.allclose(changed, output)
 
 
 def test_a_hybrid_ends_with_its_full_layer_whatever_the_depth():

@@ -632,8 +632,9 @@ def save_attention(ladder: FamilyLadder, rows: Sequence[Mapping[str, Any]], path
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.3f} ± {spread:.3f}"
+    if len(values) == 1:
+        return f"{values[0]:.3f} (1 seed)"
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
 def bytes_text(count: float) -> str:
