@@ -224,7 +224,7 @@ class Translator(PretrainedModel):
         Args:
             beam: hypotheses of the search; 1 is greedy.
             length_penalty: above 0 favours longer translations.
-            precision: float32; faster are int8 on a CPU and bfloat16 on a GPU.
+            precision: float32; faster are screened and int8 on a CPU, and bfloat16 on a GPU.
         """
         search = Beam(beam, length_penalty=length_penalty, n_best=n_best)
 
