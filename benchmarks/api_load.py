@@ -56,14 +56,14 @@ class Running:
 
 @contextmanager
 def serving(*runs: Path, options: tuple[str, ...] = ()) -> Iterator[Running]:
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            [*COMMAND, "api", *map(str, runs), "--port", "0", *options], stdout=subprocess.PIPE, stderr=log, text=True
-        )
+    command = [*COMMAND, "api", *map(str, runs), "--port", "0", *options]
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
         assert process.stdout is not None
-        line = process.stdout.readline()
         try:
-            found = Running(process, int(re.findall(r":(\d+)/", line)[0]))
+            found = Running(process, int(re.findall(r":(\d+)/", process.stdout.readline())[0]))
             asyncio.run(until_ready(found.port))
             yield found
         finally:

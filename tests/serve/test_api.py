@@ -621,6 +621,23 @@ def test_schemathesis_finds_no_error_of_ours(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_server_that_is_told_to_end_answers_what_it_accepted(tmp_path, monkeypatch):
+    """As benchmarks/api_load.py measures it: 64 clients, kill -TERM."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import api_load
+
+    run, texts = translator(), [CAT, "the cat", "a dog"]
+    run.model.eval()
+    run.save(tmp_path / "translator")
+    known = dict(zip(texts, translate_texts(run, texts, CLI_SEARCH), strict=True))
+    with api_load.serving(tmp_path / "translator") as server:
+        tally = asyncio.run(api_load.until_closed(server, known))
+        assert server.process.wait(60) == 0
+    assert (tally.lost, tally.differing, tally.errors) == (0, 0, 0)
+    assert len(tally.seconds) > 64
+
+
+@pytest.mark.slow
 def test_a_model_in_onnx_answers_as_the_command_line(tmp_path):
     translator(dropout=0.0).save(tmp_path / "run")
     command, run = [sys.executable, "-m", "regard"], str(tmp_path / "run")
