@@ -184,8 +184,8 @@ def sweep() -> None:
         for chunk, warps, gradient_warps, columns in product((64, 128), (4, 8), (4, 8), (16, 32)):
             if columns == 16 or recipe.gate.delta:
                 tiles = StateTiles(chunk, warps, gradient_warps, columns)
-                normalised = recipe.normaliser == Proportional()
-                run = partial(chunked_state, normalised=normalised, tiles=tiles)
+                feature = recipe.score.map if isinstance(recipe.score, Feature) else None
+                run = partial(chunked_state, normalised=feature is not None, feature=feature, tiles=tiles)
                 once = partial(forwards_and_backwards, run, [q, k, v, *gates])
                 print(kind, tiles, cuda_graph_milliseconds(once), flush=True)
 

@@ -74,7 +74,7 @@ class StateTiles:
         if decay == "vector":
             return StateTiles(chunk=16, sums="bf16" if delta else "bf16x2")
         if max(q.shape[3], v.shape[3]) > 64:
-            return StateTiles(warps=8)
+            return StateTiles(warps=8, sums="bf16" if delta else "bf16x2")
         if delta:
             return StateTiles(gradient_warps=4, sums="bf16")
         return StateTiles(chunk=128, warps=8 if mapped else 4)  # φ takes registers
@@ -201,22 +201,12 @@ class Launch:
         """That decay by themselves."""
         return self.options["DP"] if self.options["DECAY"] == "vector" else 1
 
-    def new(self, *sizes: int) -> Tensor:
+    def new(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Numbers of each head."""
-        return torch.empty(self.heads, *sizes, dtype=torch.float32, device=self.device)
+        return torch.empty(self.heads, *sizes, dtype=dtype, device=self.device)
 
     def new_sums(self) -> Tensor:
         return self.new(self.chunks, self.sum_size)
-
-    def squares(self, q: Tensor) -> tuple[tuple[int, torch.dtype], ...]:
-        """T and N: how wide, and in which precision they are kept."""
-        return (self.tiles.chunk, q.dtype), (
-            self.options["DP"],
-            q.dtype if self.tiles.sums == "bf16" else torch.float32,
-        )
-
-    def new_squares(self, side: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(self.heads, self.chunks, side, side, dtype=dtype, device=self.device)
 
     def run(self, kernel: Any, *tensors: Tensor | None, warps: int | None = None) -> None:
         """One program for each chunk of each head."""
@@ -238,7 +228,8 @@ class Launch:
         before, inverse, erased = self.new_sums(), None, None
         kept = None if log_decay is None else self.new(self.chunks, self.features)
         if beta is not None:
-            inverse, erased = (self.new_squares(side, dtype) for side, dtype in self.squares(q))
+            sides = self.tiles.chunk, self.options["DP"]
+            inverse, erased = (self.new(self.chunks, side, side, dtype=q.dtype) for side in sides)
         self.run(chunk_key_sums, k, v, log_decay, beta, before, kept, inverse, erased)
         self.scan(before, kept, erased, first, last, reverse=False)
         self.run(chunk_outputs, q, k, v, log_decay, beta, inverse, before, out, below)
@@ -564,7 +555,7 @@ def running_states(
         here = tl.load(sums + program * (DP * EP) + inside)
         lost = tl.load(square(erased, program, DP))
         tl.store(sums + program * (DP * EP) + inside, state)
-        change = here - erase(tl.trans(lost) if REVERSE else lost, state, SUMS)
+        change = here - times_sums(tl.trans(lost) if REVERSE else lost, state, SUMS)
         if DECAY == "vector":
             state *= tl.exp(tl.load(kept + program * DP + d))[:, None]
         elif DECAY == "scalar":
@@ -572,18 +563,6 @@ def running_states(
         state += change
     if last is not None:
         tl.store(last + head * (DP * EP) + inside, state)
-
-
-@triton.jit
-def erase(lost, state, SUMS: tl.constexpr):
-    """N S; both as two bfloat16 where the states are."""
-    if SUMS == "bf16x2":
-        high = lost.to(tl.bfloat16)
-        low = (lost - high.to(tl.float32)).to(tl.bfloat16)
-        product = tl.dot(low, state.to(tl.bfloat16), times_sums(high, state, SUMS))
-    else:
-        product = times_sums(lost, state, SUMS)
-    return product
 
 
 # --- the chunks themselves ---
