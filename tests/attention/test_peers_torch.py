@@ -268,7 +268,7 @@ def test_torchs_fused_attention_is_ours_on_every_backend_that_does_not_object(ca
 def test_a_backend_is_refused_exactly_when_it_objects(case: Fused, backend: str):
     q, k = torch.zeros(Q, dtype=torch.float64), torch.zeros(2, case.groups, 13, 5, dtype=torch.float64)
     with torch.no_grad():
-        objections = BACKENDS[backend].objections(case.recipe, *prepare(q, k, k, case.recipe, case.q_index, None))
+        objections = BACKENDS[backend].objections(*prepare(q, k, k, case.recipe, case.q_index, None))
     assert bool(objections) == (backend in case.objecting)
 
 

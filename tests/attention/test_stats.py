@@ -197,7 +197,7 @@ def test_softmax_of_products_in_shared_memory_is_that_of_the_reference(pattern, 
     monkeypatch.setattr(stats, "CELLS_AT_ONCE", {"cpu": cells, "cuda": cells})
     q, k = torch.randn(B, 6, T, D), torch.randn(B, 3, T, D)
     plain, general = Recipe(pattern=pattern), Recipe(pattern=pattern, position=Nothing())
-    assert [stats.StatsCall.of(some, *prepare(q, k, k, some, None, None)).is_plain for some in (plain, general)] == [
+    assert [stats.StatsCall.of(*prepare(q, k, k, some, None, None)).is_plain for some in (plain, general)] == [
         True,
         False,
     ]

@@ -161,7 +161,7 @@ def test_a_window_costs_its_own_width(monkeypatch):
 
     def cells(n: int) -> int:
         q = torch.randn(1, 1, n, 2)
-        call = stats.StatsCall.of(Recipe(pattern=Window(16)), *prepare(q, q, q, Recipe(), None, None))
+        call = stats.StatsCall.of(*prepare(q, q, q, Recipe(pattern=Window(16)), None, None))
         return sum(band.weights.numel() for band in call.bands(stats.key_runs(Window(16), n, n, 0)))
 
     assert cells(512) < 512 * 3 * 16 + 1
