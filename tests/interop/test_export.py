@@ -28,6 +28,7 @@ from regard.interop.export_format import (
     token_names,
     words_first,
 )
+from regard.interop.huggingface import exporting
 from regard.interop.proof import PROOF, Check, ProofInputs, TranslationEngine, compare_engines, compare_outputs
 from regard.tasks.translation.task import Translator
 from tests.forks import run_program
@@ -145,6 +146,9 @@ def test_a_tokenizer_of_another_toolkit_is_exported_with_our_ids(kind):
 def test_models_of_sentencepiece_are_exported_as_they_are(to, tmp_path, monkeypatch, capsys):
     save_opus_mt(tmp_path / "folder")
     made: Any = regard.load(import_model(tmp_path / "folder", tmp_path / "run"), device="cpu").task_model
+    for module in (ctranslate2, exporting):
+        monkeypatch.setattr(module, "translation_limit", lambda *_: 17)
+    monkeypatch.setattr(exporting, "MAX_LENGTH", 17)  # of the code that is shown
     texts = (*SENTENCES, "a catty, mous!")
     inputs = ProofInputs(tuple(encode_text(made, text) for text in texts), "texts", texts)
     (tmp_path / "out").mkdir()
