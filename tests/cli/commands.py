@@ -21,7 +21,7 @@ from regard.tasks import splits
 from tests.forks import FORKS
 
 # to make the commands anew for every line takes longer than most of them
-testing._get_command = cache(typer.main.get_command)
+testing._get_command = cache(typer.main.get_command)  # type: ignore[attr-defined]
 
 # a model that trains in no time
 LITTLE = ["--set", "text.kind=words", "--set", "model.layers=1", "--set", "model.model=16"]
