@@ -405,7 +405,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("family", "the loss of the token after the answer", "batch.tokens.gather(1, batch.asked + 1).flatten()", "batch.tokens.gather(1, batch.asked).flatten()"),
         ("family", "every seed the same tokens", "first = self.seed * FIRST_OF_SEED + index * self.rows", "first = index * self.rows"),
         ("family", "parameters are not made equal", "hidden=max(1, config.hidden + round(more / each))", "hidden=config.hidden"),
-        ("family", "finished runs are trained again", "    if (found := run_result(folder)) is not None:\n        return found\n", ""),
+        ("family", "finished runs are trained again", "[run for run in runs if run_result(run.folder(ladder.out)) is None]", "list(runs)"),
     ],
     "attention/backends/tiles.py": [
         ("tiles", "causal excludes itself", "Interval(low=0)", "Interval(low=1)"),

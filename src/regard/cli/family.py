@@ -398,10 +398,8 @@ def run_result(folder: Path) -> dict[str, Any] | None:
 
 
 def train_one(run: FamilyRun, ladder: FamilyLadder, task: FamilyTask) -> dict[str, Any]:
-    """Trains a run to its end, from where it was; one that is finished is only read."""
+    """Trains a run to its end, from where it was."""
     folder = run.folder(ladder.out)
-    if (found := run_result(folder)) is not None:
-        return found
     torch.manual_seed(run.seed)
     model = LanguageModel(run.config, task.vocabulary).to(ladder.device)
     steps, begin = ladder.size.steps, time.perf_counter()
