@@ -25,12 +25,11 @@ from regard.attention import (
     Window,
     attend,
     attention_stats,
-    explain,
     record_attention,
     steps,
 )
 from regard.attention.backends.block_sparse import BlockSparseTiles, tiling_objections
-from regard.attention.functional import prepare
+from regard.attention.functional import explain, prepare
 from regard.attention.kv_cache import KVCache
 
 B, H, G, T, D = 2, 4, 2, 23, 6

@@ -25,9 +25,9 @@ from regard.attention import (
     ScalarDecay,
     Unnormalised,
     VectorDecay,
-    attend,
 )
 from regard.attention.backends import linear, state
+from regard.attention.functional import attend
 from regard.attention.normaliser import Normaliser, Proportional
 from regard.attention.positions import Positions
 from regard.attention.score import FEATURES

@@ -6,19 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import (
-    BOS,
-    EOS,
-    PAD,
-    InMemoryBatches,
-    LongPolicy,
-    ShuffleBuffer,
-    StreamingBatches,
-    TokenBatchSampler,
-    collate,
-    pad_rows,
-    pair_lengths,
-)
+from regard.data import InMemoryBatches, LongPolicy, ShuffleBuffer, StreamingBatches, TokenBatchSampler
+from regard.data.batching import collate, pad_rows, pair_lengths
+from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.world.splitmix import combine_seeds, random_key, random_keys
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), min_size=1, max_size=101)

@@ -9,16 +9,12 @@ from regard.decode import (
     AlignmentHead,
     AnnotatedPair,
     aer,
-    argmax_links,
-    argmax_links_or_null,
-    average_heads,
     choose_head,
     choose_heads,
-    count_links,
     cross_attention_maps,
     evaluate_heads,
-    merge_subwords,
 )
+from regard.decode.alignment import argmax_links, argmax_links_or_null, average_heads, count_links, merge_subwords
 
 from .toy_models import Toy, dice, glance
 

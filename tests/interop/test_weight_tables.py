@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.data.tokenizers.pretrained import ABSENT
+from regard.interop.huggingface import weights
 from regard.interop.huggingface.weights import (
     ABSENT_LOGIT,
     AxisOrder,
     WeightLayout,
     WeightRow,
-    check_names,
-    check_shapes,
     convert_to_ours,
     convert_to_theirs,
     parse_table,
@@ -103,17 +102,17 @@ def test_sizes_say_how_an_axis_is_taken_apart():
 
 def test_what_a_checkpoint_lacks_or_has_besides_is_named():
     rows = tensor_rows(TABLE, ["norm.weight", "norm.bias"])
-    check_names(rows, ["ln_f.weight", "ln_f.bias", "h.3.mask"], ["h.*.mask"])
+    weights.check_names(rows, ["ln_f.weight", "ln_f.bias", "h.3.mask"], ["h.*.mask"])
     with pytest.raises(ValueError, match=r"lacks 'ln_f.bias' \(1 tensors\); is it whole"):
-        check_names(rows, ["ln_f.weight"], [])
+        weights.check_names(rows, ["ln_f.weight"], [])
     with pytest.raises(ValueError, match=r"has 'h.x.mask' \(1 tensors\), of which our model knows nothing"):
-        check_names(rows, ["ln_f.weight", "ln_f.bias", "h.x.mask"], ["h.*.mask"])
+        weights.check_names(rows, ["ln_f.weight", "ln_f.bias", "h.x.mask"], ["h.*.mask"])
 
 
 @pytest.mark.parametrize("shape", [(9, 4), (9, 12, 1), (8, 12)])
 def test_a_shape_that_does_not_fit_is_refused_before_anything_is_read(shape):
     rows = tensor_rows(TABLE, ["layers.0.query.weight", "layers.0.key.weight"])
     ours = dict.fromkeys(rows[0].ours, (6, 9))
-    check_shapes(rows, LAYOUT, {"h.0.c_attn.weight": (9, 12)}, ours)
+    weights.check_shapes(rows, LAYOUT, {"h.0.c_attn.weight": (9, 12)}, ours)
     with pytest.raises(ValueError, match=r"c_attn\.weight'? is shaped"):
-        check_shapes(rows, LAYOUT, {"h.0.c_attn.weight": shape}, ours)
+        weights.check_shapes(rows, LAYOUT, {"h.0.c_attn.weight": shape}, ours)

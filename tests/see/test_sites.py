@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.testing import assert_close
 from regard.attention import (
     Alibi,
     AttentionCore,
+    AttentionRecord,
     Causal,
     Context,
     Cosine,
@@ -56,6 +58,17 @@ from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, se
 from tests.narrowing import assert_is_instance
 
 READER = EncoderConfig(kind="transformer", layers=2, model=12, heads=3, hidden=17, dropout=0.1)
+
+
+def record_both_ways(model: nn.Module, tracing: AttentionRecorder, *inputs: Any) -> AttentionRecord:
+    """By the recorder of traces, which changes nothing, and by that of the attention weights."""
+    with torch.no_grad(), assert_untouched(model):
+        with tracing.record(model):
+            output = model(*inputs)
+        assert torch.equal(output, model(*inputs))
+        with record_attention(model) as record:
+            model(*inputs)
+        return record
 
 
 def assert_exact(tracing: AttentionRecorder) -> None:
@@ -174,13 +187,7 @@ def test_a_language_model_is_seen_as_it_ran(recipe):
 def test_a_classifier_is_seen_as_it_ran(pooling):
     model, tracing = SequenceClassifier(Encoder(READER, 29), pooling, labels=5).eval(), AttentionRecorder()
     tokens, lengths = torch.randint(0, 29, (2, 7)), torch.tensor([7, 4])
-    with torch.no_grad(), assert_untouched(model):
-        with tracing.record(model):
-            logits = model(tokens, lengths)
-        assert torch.equal(logits, model(tokens, lengths))
-        with record_attention(model) as record:
-            model(tokens, lengths)
-        weights = record.weights("pooling")[:, 0, 0]
+    weights = record_both_ways(model, tracing, tokens, lengths).weights("pooling")[:, 0, 0]
     assert list(tracing.sites()) == ["encoder.0", "encoder.1", "pooling"]
     assert_exact(tracing)
     pooled = tracing.sites()["pooling"]
@@ -283,13 +290,7 @@ def test_a_graph_is_seen_as_it_ran(kind):
     )
     neighbours = Neighbours.of(undirected_edges([(0, 1), (1, 2), (2, 6), (3, 5), (0, 6)], 7), 7)
     features = torch.randn(7, 5)
-    with torch.no_grad(), assert_untouched(model):
-        with tracing.record(model):
-            logits = model(features, neighbours)
-        assert torch.equal(logits, model(features, neighbours))
-        with record_attention(model) as record:
-            model(features, neighbours)
-        edges = edge_weights(record, neighbours)
+    edges = edge_weights(record_both_ways(model, tracing, features, neighbours), neighbours)
     assert_exact(tracing)
     assert list(edges.weights) == list(tracing.sites()) == (["blocks.0", "blocks.1"] if kind != "alone" else [])
     for name, weights in edges.weights.items():

@@ -15,6 +15,7 @@ from PIL import Image
 from tests.narrowing import assert_is_instance
 from tests.serve import fake_server
 from tests.serve.browser_page import BrowserPage
+from tests.serve.test_microscope import TABBED
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
 
@@ -395,14 +396,7 @@ def test_an_exported_picture_has_the_colours_of_the_page(viewer, theme):
 def test_tab_reaches_everything_and_shows_where_one_is(viewer, view):
     page = viewer.open(SMALL, view)
     page.wait_for_timeout(200)
-    wanted = page.evaluate("""() => {
-      const some = "a[href], button, select, textarea, input, summary, canvas[tabindex='0']";
-      const all = [...document.querySelectorAll(some)].filter((one) => one.checkVisibility() && !one.disabled);
-      // a group of radio buttons and a row of tabs are one stop each, and arrows move within them
-      const stops = all.filter((one) => (one.type !== "radio" || one.checked) && one.getAttribute("tabindex") !== "-1");
-      stops.forEach((one, n) => (one.dataset.stop = n));
-      return stops.length;
-    }""")
+    wanted = page.evaluate(TABBED.replace("[tabindex='0']", "canvas[tabindex='0']"))
     reached = {}
     for _ in range(wanted + 12):
         page.keyboard.press("Tab")

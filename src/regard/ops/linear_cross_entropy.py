@@ -250,6 +250,22 @@ class LossInputs:
             return torch.addmm(shared.to(dtype), ds.T, x)
         return add_product(None, ds.T, x, self.wide).add_(shared)
 
+    def finish_gradients(
+        self,
+        dx: Float[Tensor, "n m"],
+        dtable: Float[Tensor, "v m"] | None,
+        dbias: Float[Tensor, " v"] | None,
+        smoothing: float,
+        dtypes: tuple[torch.dtype, torch.dtype],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of states, table and bias after the last chunk; ignored rows have none."""
+        assert dtable is not None
+        assert dbias is not None
+        if smoothing:
+            dbias -= smoothing / len(dbias) * self.row_mask.sum()
+        dx.masked_fill_(rearrange(self.row_mask == 0, "n -> n 1"), 0.0)
+        return dx, dtable.to(dtypes[0]), dbias.to(dtypes[1])
+
     def loss_and_gradient_triton(
         self, rows: slice
     ) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"], Float[Tensor, " v"]]:
@@ -280,12 +296,7 @@ class LinearCrossEntropyFunction(Function):
                 dtable = inputs.add_grad_table(dtable, rows, ds, table.dtype)
                 dbias = total if dbias is None else dbias.add_(total)
                 del ds  # before the next chunk needs memory
-            assert dtable is not None
-            assert dbias is not None
-            if smoothing:
-                dbias -= smoothing / len(table) * inputs.row_mask.sum()
-        dx.masked_fill_(rearrange(inputs.row_mask == 0, "n -> n 1"), 0.0)
-        ctx.save_for_backward(dx, dtable.to(table.dtype), dbias.to(bias.dtype))
+        ctx.save_for_backward(*inputs.finish_gradients(dx, dtable, dbias, smoothing, (table.dtype, bias.dtype)))
         return inputs.zero_ignored(losses).sum()
 
     @staticmethod

@@ -14,7 +14,7 @@ As in linear_cross_entropy.py they are known as soon as the scores are, so a chu
 from typing import Any
 
 import torch
-from einops import rearrange, repeat
+from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import Function
@@ -79,12 +79,9 @@ class RDropFunction(Function):
                 dbias = total if dbias is None else dbias.add_(total)
                 del ds  # before the next chunk needs memory
             assert dtable is not None
-            assert dbias is not None
             if smoothing:
                 dtable -= smoothing / len(table) * inputs.x.sum(0, dtype=inputs.wide)
-                dbias -= smoothing / len(table) * inputs.row_mask.sum()
-        dx.masked_fill_(rearrange(inputs.row_mask == 0, "n -> n 1"), 0.0)
-        ctx.save_for_backward(dx, dtable.to(table.dtype), dbias.to(bias.dtype))
+        ctx.save_for_backward(*inputs.finish_gradients(dx, dtable, dbias, smoothing, (table.dtype, bias.dtype)))
         return inputs.zero_ignored(losses).sum()
 
     @staticmethod

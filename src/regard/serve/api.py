@@ -78,20 +78,20 @@ class ApiLimits:
 
     Args:
         timeout: seconds from a request's arrival to its answer.
-        max_body: bytes of a request.
         max_texts: of one request.
         max_beam: of a search.
         max_tokens: that one text is continued by.
+        max_body: bytes of a request.
         max_waiting: sentences and texts that wait; more are refused with 429.
         batch_tokens: of a running batch: source tokens × beams.
         lanes: threads that compute, one core each; 0 for as many as torch uses.
     """
 
     timeout: float = 60.0
-    max_body: int = 4 * 2**20
     max_texts: int = 128
     max_beam: int = 16
     max_tokens: int = 4096
+    max_body: int = 4 * 2**20
     max_waiting: int = 256
     batch_tokens: int = 4096
     lanes: int = 0

@@ -282,7 +282,11 @@ def training(config: TrainSettings = TrainSettings(), **changes: Any) -> TrainSe
 
 
 def read_translation(
-    checkpoint: AnyCheckpoint, family: Family, config: ModelConfig, vocabulary: Mapping[str, int], languages: Languages
+    checkpoint: AnyCheckpoint,
+    family: Family,
+    config: ModelConfig,
+    vocabulary: Mapping[str, int],
+    languages: Languages,
 ) -> ImportedParts:
     end = read_special(checkpoint, "eos_token_id")
     start = read_special(checkpoint, "decoder_start_token_id")
@@ -454,7 +458,11 @@ BILINEAR = 2  # as Pillow numbers it
 
 
 def read_image_classifier(
-    checkpoint: AnyCheckpoint, family: Family, config: VisionConfig, vocabulary: Mapping[str, int], languages: Languages
+    checkpoint: AnyCheckpoint,
+    family: Family,
+    config: VisionConfig,
+    vocabulary: Mapping[str, int],
+    languages: Languages,
 ) -> ImportedParts:
     said = CheckpointConfig(checkpoint.config)
     side, channels = said.whole("image_size", 224), said.whole("num_channels", 3)

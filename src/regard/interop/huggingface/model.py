@@ -26,17 +26,14 @@ from torch import Tensor, nn
 
 from regard.attention import (
     AdditiveMask,
-    AttentionCore,
     BooleanMask,
     Causal,
-    Full,
     NoPosition,
-    Pattern,
     Recipe,
-    SiteName,
     Softmax,
 )
-from regard.attention.core import hook_modules
+from regard.attention.core import AttentionCore, SiteName, hook_modules
+from regard.attention.pattern import Full, Pattern
 from regard.attention.position import Position
 from regard.attention.scaled_score import SoftCap, score_with_scale
 from regard.attention.softmax_variants import SinkSoftmax

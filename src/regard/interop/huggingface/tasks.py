@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -113,13 +113,7 @@ class HuggingFaceTaskModel(PretrainedModel):
         return TextTaskModel(text.eval(), settings, tokenizer)
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        device: str = "cpu",
-        checkpoint: str | int | None = None,
-        own_parts: OwnParts = OwnParts(),
-    ) -> Self:
+    def load(cls, folder, device="cpu", checkpoint=None, own_parts=OwnParts()):
         """From a folder that `save_pretrained` wrote: config.json, safetensors, and a tokenizer or a processor."""
         if checkpoint is not None:
             raise ValueError(f"{folder} is a Hugging Face model and has no checkpoint {checkpoint}; leave it out")

@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from rich.cells import cell_len
 
 from regard.data.files import open_atomic
+from regard.see.plots import panels
 from regard.see.plots.layout import (
     CODE,
     FRAME,
@@ -49,22 +50,6 @@ from regard.see.plots.layout import (
     to_grey_pixels,
     to_rgb_pixels,
 )
-from regard.see.plots.panels import (
-    Axis,
-    BarChart,
-    BarList,
-    ColourScale,
-    Curve,
-    Curves,
-    ImagePanel,
-    NeighbourPlot,
-    Panel,
-    ScatterPlot,
-    Strip,
-    View,
-    format_number,
-    scale_of,
-)
 
 MIN_CELL_FOR_NUMBERS = {
     "weights": 0.34,
@@ -84,7 +69,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 LINE_STYLES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (3, 3)))
 
 
-def draw_matrix(axes: Axes, panel: Panel, cell: float) -> None:
+def draw_matrix(axes: Axes, panel: panels.Panel, cell: float) -> None:
     """The cells as one image; hidden ones are masked, so that they cannot be taken for 0."""
     rows, columns = panel.values.shape
     hidden = None if panel.visible is None else ~panel.visible.numpy()
@@ -106,11 +91,11 @@ def draw_matrix(axes: Axes, panel: Panel, cell: float) -> None:
         write_numbers(axes, panel, hidden)
 
 
-def is_hatched(panel: Panel) -> bool:
+def is_hatched(panel: panels.Panel) -> bool:
     return max(panel.values.shape) <= MAX_HATCHED_CELLS
 
 
-def draw_axis_labels(axes: Axes, axis: Axis, count: int, cell: float, *, side: str) -> None:
+def draw_axis_labels(axes: Axes, axis: panels.Axis, count: int, cell: float, *, side: str) -> None:
     """Tokens where they have names, else a few numbers."""
     along = axes.xaxis if side == "x" else axes.yaxis
     along.set_label_text(axis.name, fontsize=7, color=MUTED, family=PLAIN_FONTS)
@@ -181,7 +166,7 @@ def draw_outlines(axes: Axes, boxes: list[tuple[float, float, float, float]], ce
         )
 
 
-def write_numbers(axes: Axes, panel: Panel, hidden: np.ndarray | None) -> None:
+def write_numbers(axes: Axes, panel: panels.Panel, hidden: np.ndarray | None) -> None:
     """Each number in its cell, in the ink that can be read there."""
     paint, scaled = colormap(panel.scale), normalize(panel.scale)
     values = panel.values.numpy()
@@ -191,7 +176,7 @@ def write_numbers(axes: Axes, panel: Panel, hidden: np.ndarray | None) -> None:
         axes.text(
             x,
             y,
-            format_number(float(value)).replace("-", "−"),
+            panels.format_number(float(value)).replace("-", "−"),
             ha="center",
             va="center",
             fontsize=7,
@@ -209,7 +194,7 @@ def ink_on(colour: tuple[float, float, float, float]) -> str:
 # --- curves ---
 
 
-def draw_curve(axes: Axes, shown: Curve) -> None:
+def draw_curve(axes: Axes, shown: panels.Curve) -> None:
     axes.axhline(0, color=FRAME, linewidth=0.6)
     axes.plot(shown.x.numpy(), shown.y.numpy(), color=VISIBLE, linewidth=1.4, solid_capstyle="round")
     axes.margins(x=0.0, y=0.08)
@@ -224,7 +209,7 @@ def draw_open_frame(axes: Axes) -> None:
         spine.set(color=FRAME, linewidth=0.6, visible=name in ("left", "bottom"))
 
 
-def draw_curves(axes: Axes, shown: Curves, width: float, height: float) -> None:
+def draw_curves(axes: Axes, shown: panels.Curves, width: float, height: float) -> None:
     """Lines that differ in colour, sign and stroke; each name stands where its line ends, as far as there is room."""
     low, high = shown.y_min, shown.y_max - shown.y_min
     ends = [low + end for end in space_labels([one.y[-1] - low for one in shown.series], 0.16 * high / height, high)]
@@ -258,7 +243,7 @@ def draw_curves(axes: Axes, shown: Curves, width: float, height: float) -> None:
     draw_open_frame(axes)
 
 
-def write_counts(axes: Axes, shown: Curves, width: float, height: float) -> None:
+def write_counts(axes: Axes, shown: panels.Curves, width: float, height: float) -> None:
     """Under the axis its numbers, as many as have room, and under each how many cases there are."""
     counts = shown.counts_by_x()
     least, most = min(counts), max(counts)
@@ -300,7 +285,7 @@ def space_labels(heights: list[float], apart: float, most: float) -> list[float]
 SIDE_LABEL_SPACING, SIDE_LABEL_OFFSET = 0.16, 0.24  # inches: from one text to the next, and from the plane to the texts
 
 
-def draw_side_labels(axes: Axes, shown: ScatterPlot, width: float, height: float, top: float) -> None:
+def draw_side_labels(axes: Axes, shown: panels.ScatterPlot, width: float, height: float, top: float) -> None:
     """To the right of the plane, from its foot to `top` (a share of its height), as near to their points as may be."""
     low, high = zip(axes.get_xlim(), axes.get_ylim(), strict=True)
     places = [
@@ -319,7 +304,7 @@ def draw_side_labels(axes: Axes, shown: ScatterPlot, width: float, height: float
 # --- images and charts ---
 
 
-def draw_image(axes: Axes, shown: ImagePanel) -> None:
+def draw_image(axes: Axes, shown: panels.ImagePanel) -> None:
     """The pixels as they are; in grey where weights are laid over them, each patch on its own square."""
     _, rows, columns = shown.pixels.shape
     extent = (0.0, float(columns), float(rows), 0.0)
@@ -339,18 +324,18 @@ def draw_image(axes: Axes, shown: ImagePanel) -> None:
         spine.set(color=FRAME, linewidth=0.6)
 
 
-def draw_bars(axes: Axes, shown: BarChart) -> None:
+def draw_bars(axes: Axes, shown: panels.BarChart) -> None:
     count = len(shown.values)
     axes.yaxis.grid(color=FRAME, linewidth=0.4, alpha=0.6)
     axes.set_axisbelow(True)
     axes.bar(range(count), shown.values.tolist(), width=0.8, color=VISIBLE, linewidth=0)
     axes.set(xlim=(-0.7, count - 0.3), ylim=(0, shown.max_value), yticks=[0, shown.max_value / 2, shown.max_value])
-    axes.set_yticklabels([format_number(y) for y in (0.0, shown.max_value / 2, shown.max_value)])
+    axes.set_yticklabels([panels.format_number(y) for y in (0.0, shown.max_value / 2, shown.max_value)])
     axes.set_xlabel(shown.x_label, fontsize=7, color=MUTED, family=PLAIN_FONTS, labelpad=2)
     draw_open_frame(axes)
 
 
-def draw_bar_list(axes: Axes, shown: BarList) -> None:
+def draw_bar_list(axes: Axes, shown: panels.BarList) -> None:
     """Name, bar and number on a line each; a unit of the axes is an inch."""
     high, longest = LIST
     middle = LETTER * max(map(cell_len, shown.names)) + 0.1
@@ -359,7 +344,7 @@ def draw_bar_list(axes: Axes, shown: BarList) -> None:
         axes.add_patch(Rectangle((middle, y + 0.2 * high), length, 0.6 * high, facecolor=VISIBLE, linewidth=0))
         style = {"fontsize": 8.5, "color": INK, "family": fonts(name), "parse_math": False}
         axes.text(middle - 0.1, y + high / 2, name, ha="right", va="center_baseline", **style)
-        number = format_number(value).replace("-", "−")
+        number = panels.format_number(value).replace("-", "−")
         style = {"fontsize": 7, "color": MUTED, "family": PLAIN_FONTS}
         axes.text(middle + length + 0.06, y + high / 2, number, va="center_baseline", **style)
     axes.axvline(middle, color=FRAME, linewidth=0.6)
@@ -367,7 +352,7 @@ def draw_bar_list(axes: Axes, shown: BarList) -> None:
     axes.axis("off")
 
 
-def draw_scatter(axes: Axes, shown: ScatterPlot, width: float, height: float) -> None:
+def draw_scatter(axes: Axes, shown: panels.ScatterPlot, width: float, height: float) -> None:
     """A colour and a sign for each group, named at the right."""
     for n, name in enumerate(shown.names):
         own = shown.points[[group == n for group in shown.groups]]
@@ -401,7 +386,7 @@ CENTRE_RADIUS = 0.11  # inches
 MIN_LABELLED_SHARE = 0.1  # lines of a smaller share have no number: it would hide them
 
 
-def draw_neighbour_plot(axes: Axes, shown: NeighbourPlot) -> None:
+def draw_neighbour_plot(axes: Axes, shown: panels.NeighbourPlot) -> None:
     """A unit of the axes is an inch. What the node keeps for itself is a ring around it, as wide as a line would be."""
     width, height = neighbour_plot_size(shown)
     for (x, y), name, weight, kind in zip(shown.positions(), shown.names, shown.weights, shown.kinds[1:], strict=True):
@@ -417,7 +402,7 @@ def draw_neighbour_plot(axes: Axes, shown: NeighbourPlot) -> None:
     axes.add_patch(Circle((0, 0), around, fill=False, edgecolor=VISIBLE, linewidth=ring, zorder=4))
     draw_node(axes, 0.0, 0.0, shown.kinds[0], 11.0)
     kept = (
-        f"\n{format_number(shown.self_weight)} itself"
+        f"\n{panels.format_number(shown.self_weight)} itself"
         if shown.self_weight / shown.max_weight >= MIN_LABELLED_SHARE
         else ""
     )
@@ -452,13 +437,13 @@ def node_font(text: str) -> dict:
 
 def draw_edge_weight(axes: Axes, weight: float, x: float, y: float) -> None:
     style = {"fontsize": 6.5, "color": INK, "family": PLAIN_FONTS, "ha": "center", "va": "center", "zorder": 5}
-    axes.text(x, y, format_number(weight), **style, bbox=LABEL_BACKGROUND)
+    axes.text(x, y, panels.format_number(weight), **style, bbox=LABEL_BACKGROUND)
 
 
 # --- words ---
 
 
-def draw_strip(axes: Axes, shown: Strip) -> None:
+def draw_strip(axes: Axes, shown: panels.Strip) -> None:
     """Words on their shades; a unit of the axes is an inch."""
     kind, boxes = text_style(shown), layout_words(shown)
     tops = line_tops(shown, boxes)
@@ -481,7 +466,7 @@ def draw_strip(axes: Axes, shown: Strip) -> None:
     axes.axis("off")
 
 
-def word_colour(shown: Strip, place: int) -> tuple[float, float, float, float]:
+def word_colour(shown: panels.Strip, place: int) -> tuple[float, float, float, float]:
     """What is behind a word: paper where no word has a weight, the grey of hidden cells where this one has none."""
     if not shown.has_weights:
         return (1.0, 1.0, 1.0, 0.0)
@@ -505,7 +490,7 @@ LEGEND_HEIGHT = 0.07
 
 def draw_legend(
     figure: Figure,
-    scale: ColourScale,
+    scale: panels.ColourScale,
     at: tuple[float, float],
     width: float,
     *,
@@ -545,7 +530,7 @@ def draw_legend_key(axes: Axes, x: float, meaning: str, *, linewidth: float = 0.
     return x + 0.3 + 0.06 * len(meaning)
 
 
-def draw_colour_bar(axes: Axes, scale: ColourScale, width: float) -> None:
+def draw_colour_bar(axes: Axes, scale: panels.ColourScale, width: float) -> None:
     """Every colour of the scale between its lowest and its highest number."""
     steps = int(scale.high) + 1 if scale.kind == "kinds" else 128
     extent = (0.0, width, 0.0, LEGEND_HEIGHT)
@@ -602,44 +587,44 @@ class ViewFigure(Figure):
         return buffer.getvalue()
 
 
-def draw_view(view: View) -> ViewFigure:
+def draw_view(view: panels.View) -> ViewFigure:
     layout = lay_out(view)
     figure = ViewFigure(figsize=(layout.width, layout.height), facecolor=PAPER, dpi=144)
     for line in layout.lines:
         draw_text_line(figure, line)
-    hidden = {p.scale: "hidden" for p in view.panels() if isinstance(p, Panel) and not p.all_visible}
-    hidden |= {p.scale: p.missing_label for p in view.panels() if isinstance(p, Strip) and not p.all_visible}
+    hidden = {p.scale: "hidden" for p in view.panels() if isinstance(p, panels.Panel) and not p.all_visible}
+    hidden |= {p.scale: p.missing_label for p in view.panels() if isinstance(p, panels.Strip) and not p.all_visible}
     for place in layout.places:
         axes = add_axes_at(figure, place.x, place.y, place.width, place.height)
         draw_text_line(figure, TextLine(place.panel.title, place.x, place.title, "panel"))
         match place.panel:
-            case Curve():
+            case panels.Curve():
                 draw_curve(axes, place.panel)
-            case Curves():
+            case panels.Curves():
                 draw_curves(axes, place.panel, place.width, place.height)
-            case Strip():
+            case panels.Strip():
                 draw_strip(axes, place.panel)
-            case ImagePanel():
+            case panels.ImagePanel():
                 draw_image(axes, place.panel)
-            case BarChart():
+            case panels.BarChart():
                 draw_bars(axes, place.panel)
-            case NeighbourPlot():
+            case panels.NeighbourPlot():
                 draw_neighbour_plot(axes, place.panel)
-            case BarList():
+            case panels.BarList():
                 draw_bar_list(axes, place.panel)
-            case ScatterPlot():
+            case panels.ScatterPlot():
                 draw_scatter(axes, place.panel, place.width, place.height)
-            case Panel():
+            case panels.Panel():
                 draw_matrix(axes, place.panel, place.width / place.panel.values.shape[1])
-        if place.legend and (scale := scale_of(place.panel)):
-            outlined = place.panel.outline if isinstance(place.panel, Panel) else None
+        if place.legend and (scale := panels.scale_of(place.panel)):
+            outlined = place.panel.outline if isinstance(place.panel, panels.Panel) else None
             draw_legend(
                 figure,
                 scale,
                 (place.x, place.y + place.height + 0.09),
                 place.width,
                 hidden=hidden.get(scale, ""),
-                hatch=isinstance(place.panel, Panel) and is_hatched(place.panel),
+                hatch=isinstance(place.panel, panels.Panel) and is_hatched(place.panel),
                 outlined=outlined.meaning if outlined else "",
             )
     return figure

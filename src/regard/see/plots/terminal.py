@@ -11,6 +11,7 @@ from matplotlib.colors import to_rgb
 from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
+from regard.see.plots import panels
 from regard.see.plots.layout import (
     LUMA,
     blend_overlay,
@@ -21,24 +22,6 @@ from regard.see.plots.layout import (
     upsample_patches,
 )
 from regard.see.plots.mpl_figure import ink_on, word_colour
-from regard.see.plots.panels import (
-    AnyPanel,
-    BarChart,
-    BarList,
-    ColourScale,
-    Curve,
-    Curves,
-    ImagePanel,
-    NeighbourPlot,
-    Panel,
-    PanelRow,
-    PatchOverlay,
-    ScatterPlot,
-    Strip,
-    View,
-    format_number,
-    truncate_label,
-)
 
 VISIBLE_CHAR, HIDDEN_CHAR, MIXED_CHAR = "■", "·", "▒"
 SHADES = " ░▒▓█"
@@ -49,11 +32,11 @@ TERMINAL_WIDTH = 80  # so wide is an ordinary window
 Colour = tuple[float, float, float]
 
 
-def shade_char(scale: ColourScale, value: float) -> str:
+def shade_char(scale: panels.ColourScale, value: float) -> str:
     return SHADES[round(scale.fraction(value) * (len(SHADES) - 1))] if value == value else "?"
 
 
-def signed_shade_char(scale: ColourScale, value: float) -> str:
+def signed_shade_char(scale: panels.ColourScale, value: float) -> str:
     """The more it is, the darker, on either side of 0."""
     level = round(min(1.0, abs(value) / scale.high) * (len(SHADES) - 1))
     return (NEGATIVE_SHADES if value < 0 else SHADES)[level]
@@ -88,7 +71,7 @@ OVERLAP_CHAR = "?"  # where points of several groups lie
 ANSI_ESCAPE = re.compile("\x1b\\[[0-9;]*m")
 
 
-def render_image(shown: ImagePanel, *, colour: bool) -> str:
+def render_image(shown: panels.ImagePanel, *, colour: bool) -> str:
     """Two rows of pixels in a line: in colour each its own, without it their mean, or the weights that lie there."""
     small = downsample(shown.pixels, MAX_IMAGE_COLUMNS)
     _, rows, columns = small.shape
@@ -121,7 +104,7 @@ def columns_of_text(blocks: list[tuple[str, str]], gap: int = 3) -> list[str]:
     for title, text in blocks:
         lines = text.split("\n")
         width = max(map(printed_width, lines))
-        title = truncate_label(title, TERMINAL_WIDTH)
+        title = panels.truncate_label(title, TERMINAL_WIDTH)
         width = max(width, min(cell_len(title), TERMINAL_WIDTH))
         if used and used + gap + width > TERMINAL_WIDTH:
             shelves, used = [*shelves, []], 0
@@ -153,18 +136,18 @@ def printed_width(line: str) -> int:
 # --- bars, lists, points ---
 
 
-def render_bars(shown: BarChart) -> str:
+def render_bars(shown: panels.BarChart) -> str:
     """A bar of one sign each, in lines; what is 0 is blank."""
     share = (min(1.0, max(0.0, value / shown.max_value)) for value in shown.values.tolist())
     signs = "".join(BAR_CHARS[round(s * (len(BAR_CHARS) - 1))] if s else " " for s in share)
     lines = [signs[n : n + TERMINAL_WIDTH] for n in range(0, len(signs), TERMINAL_WIDTH)]
-    least, most = (format_number(float(f(shown.values))) for f in (torch.min, torch.max))
-    return "\n".join([*lines, f"{least} to {most}; a full bar is {format_number(shown.max_value)}"])
+    least, most = (panels.format_number(float(f(shown.values))) for f in (torch.min, torch.max))
+    return "\n".join([*lines, f"{least} to {most}; a full bar is {panels.format_number(shown.max_value)}"])
 
 
-def render_bar_list(shown: BarList) -> str:
+def render_bar_list(shown: panels.BarList) -> str:
     margin = max(map(cell_len, shown.names))
-    numbers = [format_number(value) for value in shown.values]
+    numbers = [panels.format_number(value) for value in shown.values]
     wide = max(map(len, numbers))
     bars = [bar_text(max(0.0, value) / shown.max_value, LONGEST_BAR) for value in shown.values]
     return "\n".join(
@@ -173,7 +156,7 @@ def render_bar_list(shown: BarList) -> str:
     )
 
 
-def render_scatter(shown: ScatterPlot) -> str:
+def render_scatter(shown: panels.ScatterPlot) -> str:
     """Each point as the sign of its group."""
     lines, wide = SCATTER_SIZE
     share = to_shares(shown.points)
@@ -216,7 +199,7 @@ def point_field(share: Float[Tensor, "n 2"], groups: Sequence[int], size: tuple[
 # --- words ---
 
 
-def render_strip(strip: Strip, *, numbers: bool, colour: bool) -> str:
+def render_strip(strip: panels.Strip, *, numbers: bool, colour: bool) -> str:
     """Under each word its shade, its number if wanted, and what stands below it; the outlined word is in brackets."""
     shaded = strip.has_weights and not colour
     columns = [
@@ -239,10 +222,10 @@ def render_strip(strip: Strip, *, numbers: bool, colour: bool) -> str:
     return "\n".join([text, *([""] if explained else []), *explained])
 
 
-def word_column(strip: Strip, n: int, *, shaded: bool, numbers: bool) -> list[str]:
+def word_column(strip: panels.Strip, n: int, *, shaded: bool, numbers: bool) -> list[str]:
     """A word, the sign of its shade, its number, and what stands below."""
     word = f"[{strip.words[n]}]" if n == strip.highlight else strip.words[n]
-    number = format_number(float(strip.weights[n])) if strip.has_weight(n) else ""
+    number = panels.format_number(float(strip.weights[n])) if strip.has_weight(n) else ""
     return [
         word,
         *([word_shade_char(strip, n)] if shaded else []),
@@ -251,22 +234,22 @@ def word_column(strip: Strip, n: int, *, shaded: bool, numbers: bool) -> list[st
     ]
 
 
-def word_shade_char(strip: Strip, index: int) -> str:
+def word_shade_char(strip: panels.Strip, index: int) -> str:
     if not strip.has_weight(index):
         return HIDDEN_CHAR
     value = float(strip.weights[index])
     return signed_shade_char(strip.scale, value) if strip.scale.kind == "signed" else shade_char(strip.scale, value)
 
 
-def strip_legend(strip: Strip) -> list[str]:
+def strip_legend(strip: panels.Strip) -> list[str]:
     """What signs mean that do not explain themselves."""
-    least, most = format_number(strip.scale.low), format_number(strip.scale.high)
+    least, most = panels.format_number(strip.scale.low), panels.format_number(strip.scale.high)
     signs = f"{SHADES.strip()} above 0 to {most}, {NEGATIVE_SHADES.strip()} below 0 to {least}"
     absent = f"{HIDDEN_CHAR} {strip.missing_label}"
     return [signs] * (strip.scale.kind == "signed") + [absent] * (not strip.all_visible)
 
 
-def ansi_word(strip: Strip, index: int, text: str) -> str:
+def ansi_word(strip: panels.Strip, index: int, text: str) -> str:
     if not strip.has_weights:
         return text
     red, green, blue, opacity = word_colour(strip, index)
@@ -285,7 +268,7 @@ MAX_CURVE_COLUMN = 36  # such a column
 OUTLINE_CHAR = "●"  # beside the shade of an outlined cell that has no room for brackets
 
 
-def render_view(view: View, *, numbers: bool = False, colour: bool = False) -> str:
+def render_view(view: panels.View, *, numbers: bool = False, colour: bool = False) -> str:
     """Every panel as lines of text, one below the other, under its title if there are several."""
     several, blocks = len(view.panels()) > 1, []
     for row in view.rows:
@@ -296,48 +279,48 @@ def render_view(view: View, *, numbers: bool = False, colour: bool = False) -> s
     return "\n\n".join(blocks)
 
 
-def render_row(row: PanelRow, *, several: bool, numbers: bool, colour: bool) -> list[str]:
+def render_row(row: panels.PanelRow, *, several: bool, numbers: bool, colour: bool) -> list[str]:
     texts = [render_panel(panel, numbers=numbers, colour=colour) for panel in row.panels]
-    if all(isinstance(panel, ImagePanel | BarList) for panel in row.panels):
+    if all(isinstance(panel, panels.ImagePanel | panels.BarList) for panel in row.panels):
         return columns_of_text([(panel.title, text) for panel, text in zip(row.panels, texts, strict=True)])
     return [
-        f"{panel.title}\n{text}" if panel.title and (several or isinstance(panel, Strip)) else text
+        f"{panel.title}\n{text}" if panel.title and (several or isinstance(panel, panels.Strip)) else text
         for panel, text in zip(row.panels, texts, strict=True)
     ]
 
 
-def render_panel(panel: AnyPanel, *, numbers: bool, colour: bool) -> str:
+def render_panel(panel: panels.AnyPanel, *, numbers: bool, colour: bool) -> str:
     match panel:
-        case Curve():
+        case panels.Curve():
             return render_curve(panel)
-        case Curves(count_label=""):
+        case panels.Curves(count_label=""):
             return render_line_chart(panel)
-        case Curves():
+        case panels.Curves():
             return "\n\n".join(render_curves(panel, n) for n in range(0, len(panel.series), CURVES_PER_TABLE))
-        case Strip():
+        case panels.Strip():
             return render_strip(panel, numbers=numbers, colour=colour)
-        case ImagePanel(overlay=PatchOverlay(weights=weights, scale=scale)) if numbers:
-            return render_matrix(Panel("", weights, scale), numbers=True)
-        case ImagePanel():
+        case panels.ImagePanel(overlay=panels.PatchOverlay(weights=weights, scale=scale)) if numbers:
+            return render_matrix(panels.Panel("", weights, scale), numbers=True)
+        case panels.ImagePanel():
             return render_image(panel, colour=colour)
-        case BarChart():
+        case panels.BarChart():
             return render_bars(panel)
-        case NeighbourPlot():
+        case panels.NeighbourPlot():
             return render_bar_list(
-                BarList("", (panel.centre, *panel.names), (panel.self_weight, *panel.weights), panel.max_weight)
+                panels.BarList("", (panel.centre, *panel.names), (panel.self_weight, *panel.weights), panel.max_weight)
             )
-        case BarList():
+        case panels.BarList():
             return render_bar_list(panel)
-        case ScatterPlot():
+        case panels.ScatterPlot():
             return render_scatter(panel)
-        case Panel():
+        case panels.Panel():
             return render_matrix(panel, numbers=numbers)
 
 
 # --- matrices ---
 
 
-def render_matrix(panel: Panel, *, numbers: bool) -> str:
+def render_matrix(panel: panels.Panel, *, numbers: bool) -> str:
     rows, columns = panel.values.shape
     named = panel.across.labels is not None or panel.down.labels is not None
     if not named and not numbers:
@@ -347,7 +330,7 @@ def render_matrix(panel: Panel, *, numbers: bool) -> str:
     widths = [max(7 if numbers else 2, *map(cell_len, across))] * columns
     if not numbers and table_width(down, widths) > TERMINAL_WIDTH:
         across, down = (
-            tuple(truncate_label(label, SHORT_LABEL_CELLS) for label in labels) for labels in (across, down)
+            tuple(panels.truncate_label(label, SHORT_LABEL_CELLS) for label in labels) for labels in (across, down)
         )
         widths = [max(2, cell_len(label)) for label in across]
         if table_width(down, widths) > TERMINAL_WIDTH:
@@ -369,7 +352,7 @@ def table_width(down: tuple[str, ...], widths: list[int]) -> int:
     return max(map(cell_len, down)) + sum(widths) + 2 * len(widths)
 
 
-def render_vertical_labels(panel: Panel, across: tuple[str, ...], down: tuple[str, ...]) -> str:
+def render_vertical_labels(panel: panels.Panel, across: tuple[str, ...], down: tuple[str, ...]) -> str:
     """As `render_matrix`, but columns two wide, their labels written downwards and the rows' cut to fit."""
     columns = [split_graphemes(label) for label in across]
     margin = min(max(map(cell_len, down)), max(SHORT_LABEL_CELLS // 2, TERMINAL_WIDTH - 1 - 2 * len(columns)))
@@ -380,7 +363,7 @@ def render_vertical_labels(panel: Panel, across: tuple[str, ...], down: tuple[st
     for i, label in enumerate(down):
         signs = (render_cell(panel, i, j, 2, numbers=False) for j in range(len(columns)))
         marked = (sign[0] + OUTLINE_CHAR if is_outlined(panel, i, j) else sign for j, sign in enumerate(signs))
-        body.append(f"{pad_cells(truncate_label(label, margin), margin, right=True)} {''.join(marked)}")
+        body.append(f"{pad_cells(panels.truncate_label(label, margin), margin, right=True)} {''.join(marked)}")
     return "\n".join([*(line.rstrip() for line in head), *body, *outline_legend(panel, OUTLINE_CHAR)])
 
 
@@ -395,15 +378,15 @@ def split_graphemes(label: str) -> list[str]:
     return found
 
 
-def is_outlined(panel: Panel, i: int, j: int) -> bool:
+def is_outlined(panel: panels.Panel, i: int, j: int) -> bool:
     return panel.outline is not None and bool(panel.outline.cells[i, j])
 
 
-def outline_legend(panel: Panel, mark: str) -> list[str]:
+def outline_legend(panel: panels.Panel, mark: str) -> list[str]:
     return [] if panel.outline is None else ["", f"{mark} {panel.outline.meaning}"]
 
 
-def render_unlabelled_row(panel: Panel, i: int) -> str:
+def render_unlabelled_row(panel: panels.Panel, i: int) -> str:
     """A row without labels: about as wide as it is high."""
     columns = panel.values.shape[1]
     if panel.scale.kind == "kinds":
@@ -414,17 +397,19 @@ def render_unlabelled_row(panel: Panel, i: int) -> str:
     return "".join(sign * 2 if panel.square and columns <= MAX_SPACED_CELLS else sign for sign in signs)
 
 
-def render_cell(panel: Panel, i: int, j: int, width: int, *, numbers: bool) -> str:
+def render_cell(panel: panels.Panel, i: int, j: int, width: int, *, numbers: bool) -> str:
     """One cell of a labelled table: a shade as wide as its column, or a short one and the number."""
     mark = cell_char(panel, i, j)
     if panel.scale.kind == "kinds":
         return pad_cells(f"{int(panel.values[i, j])}", width)
     if mark in (VISIBLE_CHAR, HIDDEN_CHAR) or panel.scale.kind == "blocks":
         return pad_cells(mark, width)
-    return pad_cells(f"{mark * 2} {format_number(float(panel.values[i, j]))}", width) if numbers else mark * width
+    return (
+        pad_cells(f"{mark * 2} {panels.format_number(float(panel.values[i, j]))}", width) if numbers else mark * width
+    )
 
 
-def cell_char(panel: Panel, i: int, j: int) -> str:
+def cell_char(panel: panels.Panel, i: int, j: int) -> str:
     value, scale = float(panel.values[i, j]), panel.scale
     if panel.visible is not None and not panel.visible[i, j]:
         return HIDDEN_CHAR
@@ -438,22 +423,22 @@ def cell_char(panel: Panel, i: int, j: int) -> str:
 # --- curves ---
 
 
-def render_curve(curve: Curve) -> str:
+def render_curve(curve: panels.Curve) -> str:
     """A curve as one line of bars, between its least and its greatest value."""
     least, most = float(curve.y.min()), float(curve.y.max())
     signs = (
         CURVE_CHARS[round((y - least) / ((most - least) or 1.0) * (len(CURVE_CHARS) - 1))] for y in curve.y.tolist()
     )
-    return f"{''.join(signs)}  {format_number(least)} to {format_number(most)}"
+    return f"{''.join(signs)}  {panels.format_number(least)} to {panels.format_number(most)}"
 
 
-def render_line_chart(curves: Curves) -> str:
+def render_line_chart(curves: panels.Curves) -> str:
     """The points of every line in one field, each as the sign of its line."""
     points = torch.tensor([point for one in curves.series for point in zip(one.x, one.y, strict=True)])
     groups = [n for n, one in enumerate(curves.series) for _ in one.x]
     field = point_field(to_shares(points), groups, LINE_CHART_SIZE)
     (left, low), (right, high) = points.amin(0).tolist(), points.amax(0).tolist()
-    ends = {0: format_number(high), len(field) - 1: format_number(low)}
+    ends = {0: panels.format_number(high), len(field) - 1: panels.format_number(low)}
     margin = max(map(len, ends.values()))
     body = [f"{ends.get(n, ''):>{margin}} │{''.join(row).rstrip()}" for n, row in enumerate(field)]
     first, last = f"{left:,.0f}", f"{right:,.0f}"
@@ -472,7 +457,7 @@ def render_line_chart(curves: Curves) -> str:
     )
 
 
-def render_curves(curves: Curves, first: int) -> str:
+def render_curves(curves: panels.Curves, first: int) -> str:
     """The x down, one column of bars per line: each column is its curve turned on its side."""
     shown, counts = curves.series[first : first + CURVES_PER_TABLE], curves.counts_by_x()
     at = [f"{x:g}" for x in counts]

@@ -123,12 +123,7 @@ class TranslationSettings(RunSettings):
             ),
             # small batches: where nothing is ambiguous for long, many steps teach more than exact ones
             train=world_training(
-                steps=3300,
-                batch_size=384,
-                learning_rate=8e-3,
-                warmup_steps=100,
-                weight_decay=0.1,
-                validate_every=825,
+                steps=3300, batch_size=384, learning_rate=8e-3, warmup_steps=100, weight_decay=0.1, validate_every=825
             ),
         )
 
