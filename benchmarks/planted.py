@@ -429,7 +429,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("block_sparse", "a row that sees nothing divides by 0", "    total = tl.where(blind, 1.0, total)\n", ""),
         ("block_sparse", "a slope's share of the row is not taken back", "        sums -= slope * (i - i0).to(WIDE)\n", "        sums -= 0.0\n"),
         ("block_sparse", "the gradient of a slope by its sign alone", "pull += tl.sum(ds * distances(", "pull += tl.sum(ds * 0.0 + distances("),
-        ("block_sparse", "keys are cut off too near", "reach = (2 * bound +", "reach = (0 * bound +"),
+        ("block_sparse", "keys are cut off too near", "reach = (2 * bound +", "reach = (-2 * bound +"),
         ("block_sparse", "a soft cap has no slope of its own", "ds *= 1.0 - capped * capped\n            ds = ds.to(", "ds *= 1.0\n            ds = ds.to("),
         ("block_sparse", "every head reads the first head's lists", "listed_run(firsts + (b * heads + h) * list_rows,", "listed_run(firsts,"),
     ],
@@ -450,7 +450,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "ops/rotary_triton.py": [
         ("rotary fused", "the gradient is turned on, not back", "sign=-1.0", "sign=1.0"),
-        ("rotary fused", "angles in float32", "t < tokens, 0).to(tl.float64)", "t < tokens, 0).to(tl.float32)"),
+        ("rotary fused", "frequencies in float32", "0.0)[None, :] * 0.15915494309189535", "0.0)[None, :].to(tl.float32) * 0.15915494309189535"),
     ],
     "attention/backends/elementwise.py": [
         ("elementwise", "the slope of the sigmoid is the sigmoid", "lambda s, w: w * (1 - w)", "lambda s, w: w"),
