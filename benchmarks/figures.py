@@ -213,6 +213,8 @@ def speed_rows() -> list[tuple[str, str, str]]:
         least = [min(ratio for name, ratio in row["times"].items() if name.startswith(theirs)) for row in rows]
         return ", ".join(f"{ratio:.2f} (batch {row['batch']})" for ratio, row in zip(least, rows, strict=True))
 
+    kinds = dict.fromkeys(row["who"].split()[1] for row in imported["rows"] if row["times"])
+
     def times_imported(ours: str) -> str:
         rows = [row for row in imported["rows"] if row["who"] == f"regard {ours}"]
         return ", ".join(f"{row['times']['transformers float32']:.2f} (batch {row['batch']})" for row in rows)
@@ -242,7 +244,7 @@ def speed_rows() -> list[tuple[str, str, str]]:
         ),
         (
             "two cores decode an imported Marian, OPUS-MT's size, beam 4, times the speed of transformers' generate",
-            "; ".join(f"{kind} {times_imported(kind)}" for kind in ("float32", "int8")),
+            "; ".join(f"{kind} {times_imported(kind)}" for kind in kinds),
             imported["command"],
         ),
         (
