@@ -20,7 +20,7 @@ from regard.tasks.translation.cli import check_texts
 from regard.tasks.vqa.cli import answer_lines
 from tests.cli.commands import assert_done, assert_refused, regard
 from tests.hostile.test_files import picture
-from tests.see.untrained_models import LEARNERS, answerer, rebuilder, tagger, translator
+from tests.see.untrained_models import LEARNERS, answerer, sentence_autoencoder, tagger, translator
 
 STREAMED = ("translate", "tag", "classify", "rebuild", "answer")
 LINES = ["the cat", "a dog", "the black cat", "the dog", "cat", "the mouse", "a black mouse"]
@@ -107,7 +107,7 @@ def test_texts_without_end_are_answered_in_turn():
         translate_lines(translator(), cycle(LINES), Greedy()),
         check_texts(translator(), cycle(LINES), str, max_length=99),
         tag_sentences(tagger(), sentences, "stdin", 99),
-        reconstruct(rebuilder(), cycle(LINES)),
+        reconstruct(sentence_autoencoder(), cycle(LINES)),
         answer_lines(learner, pixels, cycle(LINES), 1, scores=False),
     ):
         assert len(list(islice(found, 3))) == 3

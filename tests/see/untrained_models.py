@@ -85,7 +85,7 @@ def answerer() -> QuestionAnswerer:
     return QuestionAnswerer.from_examples(settings.data.read("train").examples, settings)
 
 
-def labeller() -> NodeClassifier:
+def node_classifier() -> NodeClassifier:
     settings = NodeClassificationSettings(
         data=NodeClassificationData(people=97),
         model=GraphConfig(kind="attention", layers=1, model=12, heads=2, hidden=14),
@@ -93,7 +93,7 @@ def labeller() -> NodeClassifier:
     return NodeClassifier.from_examples(settings.data.read("train").examples, settings)
 
 
-def rebuilder(kind: str = "transformer") -> SentenceAutoencoder:
+def sentence_autoencoder(kind: str = "transformer") -> SentenceAutoencoder:
     settings = AutoencodingSettings(
         data=AutoencodingData(sentences=97),
         text=WORDS,
@@ -109,8 +109,8 @@ LEARNERS: dict[str, Callable[[], PretrainedModel]] = {
     "write": generator,
     "picture": image_classifier,
     "answer": answerer,
-    "graph": labeller,
-    "rebuild": rebuilder,
+    "graph": node_classifier,
+    "rebuild": sentence_autoencoder,
 }
 
 

@@ -44,7 +44,7 @@ def sentences(split: Split = "train", **changes) -> list[str]:
     return replace(SETTINGS, **changes).data.read(split).examples
 
 
-def rebuilder(kind: str = "transformer", **changes) -> SentenceAutoencoder:
+def sentence_autoencoder(kind: str = "transformer", **changes) -> SentenceAutoencoder:
     return SentenceAutoencoder.from_examples(sentences(), replace(SETTINGS, model=MODELS[kind], **changes))
 
 
@@ -55,7 +55,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_sentence_does_not_depend_on_its_batch(kind):
-    one, given = rebuilder(kind), sentences()[:7]
+    one, given = sentence_autoencoder(kind), sentences()[:7]
     one.model.double().eval()
     sources = one.tokenizer.encode_batch(given)
     together = encode_latents(one.model, sources)
@@ -66,13 +66,13 @@ def test_a_sentence_does_not_depend_on_its_batch(kind):
 
 
 def test_every_sentence_is_its_own_target():
-    one = rebuilder()
+    one = sentence_autoencoder()
     ((source, target),) = one.examples(["the cat"])
     assert source == target == one.tokenizer.encode("the cat")
 
 
 def test_the_gradient_does_not_depend_on_the_split():
-    one, given = rebuilder("gru"), sentences()[:6]
+    one, given = sentence_autoencoder("gru"), sentences()[:6]
     one.model.double()
 
     def gradient(parts: list[list[str]]) -> list[torch.Tensor]:
@@ -88,7 +88,7 @@ def test_the_gradient_does_not_depend_on_the_split():
 
 def test_training_stops_goes_on_and_ends_with_the_same_bits(tmp_path):
     given = sentences()
-    assert_resumes(rebuilder, given, given, tmp_path, cut=107)
+    assert_resumes(sentence_autoencoder, given, given, tmp_path, cut=107)
     loaded = SentenceAutoencoder.load(tmp_path / "a")
     assert list(reconstruct(loaded, given)) == given
     line = interpolate_sentences(loaded, given[0], given[1], 4)
@@ -97,9 +97,9 @@ def test_training_stops_goes_on_and_ends_with_the_same_bits(tmp_path):
 
 
 def test_empty_lines_stay_where_they_are():
-    assert [bool(line) for line in reconstruct(rebuilder(), ["", "the cat", ""])][::2] == [False, False]
+    assert [bool(line) for line in reconstruct(sentence_autoencoder(), ["", "the cat", ""])][::2] == [False, False]
     with pytest.raises(ValueError, match="there is no way from or to an empty sentence; give two sentences"):
-        interpolate_sentences(rebuilder(), "", "the cat")
+        interpolate_sentences(sentence_autoencoder(), "", "the cat")
 
 
 def test_lines_of_files_are_sentences():
@@ -116,7 +116,7 @@ def test_lines_of_files_are_sentences():
 
 
 def test_words_of_another_run_are_not_taken_for_its_own(tmp_path):
-    rebuilder().save(tmp_path)
+    sentence_autoencoder().save(tmp_path)
     words = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
     (tmp_path / "tokenizer.json").write_text(words.replace("the", "teh"), encoding="utf-8")
     with pytest.raises(ValueError, match=r"tokenizer\.json is not what the weights were trained with; put it back"):

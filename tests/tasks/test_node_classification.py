@@ -122,10 +122,10 @@ def test_looking_gives_the_same_labels_and_every_edge():
     assert attention.weights["blocks.0"].shape == (2, 2 * len(graph_of(given).edges) + 97)
 
 
-def test_readers_come_back_from_their_files(tmp_path):
-    for reader in (BagOfWords(("cat", "été")), StandardScaler((0.1, -3.0), (2.0, 0.0))):
-        reader.save(tmp_path / "reader.json")
-        assert load_featurizer(tmp_path / "reader.json") == reader
+def test_featurizers_come_back_from_their_files(tmp_path):
+    for featurizer in (BagOfWords(("cat", "été")), StandardScaler((0.1, -3.0), (2.0, 0.0))):
+        featurizer.save(tmp_path / "featurizer.json")
+        assert load_featurizer(tmp_path / "featurizer.json") == featurizer
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_readers_come_back_from_their_files(tmp_path):
         ('{"format": "regard labels 1", "words": ["a"]}', "not node features, whose format is"),
     ],
 )
-def test_a_damaged_reader_is_named(tmp_path, held, message):
-    (tmp_path / "reader.json").write_text(held)
-    with pytest.raises(ValueError, match=rf"reader\.json: {message}"):
-        load_featurizer(tmp_path / "reader.json")
+def test_a_damaged_featurizer_is_named(tmp_path, held, message):
+    (tmp_path / "featurizer.json").write_text(held)
+    with pytest.raises(ValueError, match=rf"featurizer\.json: {message}"):
+        load_featurizer(tmp_path / "featurizer.json")
 
 
 def test_numbers_are_read_as_numbers():
@@ -155,7 +155,7 @@ def test_labels_of_another_run_are_not_taken_for_its_own(tmp_path):
     NodeClassifier.from_examples(people(), SETTINGS).save(tmp_path)
     labels = (tmp_path / "labels.json").read_text(encoding="utf-8")
     (tmp_path / "labels.json").write_text(labels.replace("smith", "smythe"), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"reader\.json or labels\.json is not what the weights were trained with"):
+    with pytest.raises(ValueError, match=r"featurizer\.json or labels\.json is not what the weights were trained with"):
         NodeClassifier.load(tmp_path)
 
 
