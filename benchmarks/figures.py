@@ -310,6 +310,34 @@ def kernel_rows() -> list[tuple[str, str, str]]:
             ", ".join(f"{row['times_dense']:.0f} ({row['tokens']:,} tokens)" for row in seen),
             window["command"],
         ),
+        *family_rows(),
+    ]
+
+
+def family_rows() -> list[tuple[str, str, str]]:
+    """Parts of newer papers against plain causal attention."""
+    parts, alibi, blocks = (result(f"family-parts-{length}") for length in (8192, 32768, 131072))
+    ratios = {row["part"]: row["times_plain_cuda_graph_ms"] for row in parts["rows"]}
+    long = {row["part"]: row["ms"] for table in (alibi, blocks) for row in table["rows"] if "plain" not in row["part"]}
+    dense = [table["rows"][0]["ms"] for table in (alibi, blocks)]
+    shown = ("sinks", "soft cap", "QK-norm", "rotary", "partial rotary", "ALiBi")
+    return [
+        (
+            "a GPU's parts of newer papers, 8,192 tokens, 12 heads of 64, bfloat16, times plain causal attention, both "
+            "in a CUDA graph",
+            ", ".join(f"{name} {ratios[name]:.2f}" for name in shown),
+            parts["command"],
+        ),
+        (
+            "a GPU's ALiBi, causal, 32,768 tokens, likewise; the same without a bias",
+            f"{long['ALiBi']:.1f} ms; {dense[0]:.1f} ms",
+            alibi["command"],
+        ),
+        (
+            "a GPU's `TopBlocks(16, 64)`, 131,072 tokens, likewise; all of the past",
+            f"{long['TopBlocks']:.1f} ms; {dense[1]:.0f} ms",
+            blocks["command"],
+        ),
     ]
 
 
