@@ -390,7 +390,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("absorbed form", "scaled by the width of the latents", "latents_of(layer).head ** -0.5", "(sizes.rotary + sizes.rank) ** -0.5"),
         ("absorbed form", "as much is rotated as in a head", "fraction=(sizes.rotary + 0.5) / (sizes.rotary + sizes.rank)", "fraction=part.fraction"),
         ("absorbed form", "normed keys are absorbed", '*([] if layer.key_norm is None else ["each head\'s keys are normed"]),', ""),
-        ("absorbed form", "all queries are absorbed", "queries * made + queries * keys * (sizes.rotary + 2 * sizes.rank) < plain", "queries * made < plain"),
+        ("absorbed form", "all queries are absorbed", "absorbed = queries * made + queries * keys * (sizes.rotary + 2 * sizes.rank)", "absorbed = queries * made"),
+        ("absorbed form", "a text that is read at once is absorbed", "queries < keys and absorbed < plain", "absorbed < plain"),
         ("LatentKV", "any rotation will do", "if self.rotary and (wrong or not recipe.query_key_positions):", "if self.rotary and not recipe.query_key_positions:"),
     ],
     "attention/catalogue.py": [

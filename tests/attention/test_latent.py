@@ -148,6 +148,10 @@ def test_decoding_absorbs_and_training_does_not():
     assert absorption_saves(layer, 1, 100)
     assert not absorption_saves(layer, 100, 100)
     assert not absorption_saves(layer, 1, 1)
+    assert not absorption_saves(layer, 40, 41)
+    small = layer_of(Recipe(position=ROTATED), LatentKV(rank=1, rotary=ROTARY))  # where it would save at any length
+    assert absorption_saves(small, 99, 100)
+    assert not absorption_saves(small, 100, 100)
 
 
 def test_padding_hides_latents():

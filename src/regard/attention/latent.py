@@ -158,12 +158,14 @@ def absorption_objections(layer: "MultiHeadAttention", recipe: Recipe) -> list[s
 
 
 def absorption_saves(layer: "MultiHeadAttention", queries: int, keys: int) -> bool:
-    """Does it take fewer multiplications? It does where few queries meet many keys, as in decoding."""
+    """Does it take fewer multiplications? It does where few queries meet many keys, as in decoding. A text that is read
+    at once is left to the kernels for heads of one width, whatever the rank."""
     latents = latents_of(layer)
     sizes, width, value = latents.sizes, latents.head, latents.value
     made = sizes.rank * (width - sizes.rotary + value)  # of one token: its key and value, or the query and output
     plain = keys * made + queries * keys * (width + value)
-    return queries * made + queries * keys * (sizes.rotary + 2 * sizes.rank) < plain
+    absorbed = queries * made + queries * keys * (sizes.rotary + 2 * sizes.rank)
+    return queries < keys and absorbed < plain
 
 
 def absorbed_recipe(layer: "MultiHeadAttention", recipe: Recipe) -> Recipe:
