@@ -146,9 +146,16 @@ def test_a_damaged_featurizer_is_named(tmp_path, held, message):
 def test_numbers_are_read_as_numbers():
     data = NodeClassificationData(corpus="files", train=files(content=False))
     one = NodeClassifier.from_examples(people(data=data), replace(SETTINGS, data=data))
-    assert isinstance(one.reader, StandardScaler)
+    assert isinstance(one.featurizer, StandardScaler)
     with pytest.raises(ValueError, match="nodes need 2 numbers, not"):
         one.probabilities(graph_of(people()))
+
+
+def test_a_run_that_calls_its_featurizer_a_reader_still_loads(tmp_path):
+    one = NodeClassifier.from_examples(people(), SETTINGS)
+    one.save(tmp_path)
+    (tmp_path / "featurizer.json").rename(tmp_path / "reader.json")
+    assert NodeClassifier.load(tmp_path).featurizer == one.featurizer
 
 
 def test_labels_of_another_run_are_not_taken_for_its_own(tmp_path):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=RunSettings)
 # files of parts as older runs call them
-FORMER_PARTS = {"tokenizer": "words", "characters": "letters", "preprocessor": "sight"}
+FORMER_PARTS = {"tokenizer": "words", "characters": "letters", "preprocessor": "sight", "featurizer": "reader"}
 
 
 class SavedPart(Protocol):

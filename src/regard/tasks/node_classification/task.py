@@ -207,10 +207,10 @@ class NodeClassifier(PretrainedModel):
     """A model with what reads its nodes and the labels it knows."""
 
     settings_type = NodeClassificationSettings
-    part_files: ClassVar = {"reader": ("reader", load_featurizer), "labels": ("labels", Labels.load)}
+    part_files: ClassVar = {"featurizer": ("featurizer", load_featurizer), "labels": ("labels", Labels.load)}
 
     model: GraphNetwork
-    reader: NodeFeaturizer
+    featurizer: NodeFeaturizer
     labels: Labels
     settings: NodeClassificationSettings
 
@@ -223,11 +223,11 @@ class NodeClassifier(PretrainedModel):
         return cls.from_parts(fit_featurizer(graph), labels, settings=settings)
 
     @staticmethod
-    def build_model(reader: NodeFeaturizer, labels: Labels, settings: NodeClassificationSettings) -> GraphNetwork:
-        return GraphNetwork(settings.model, features=reader.width, labels=len(labels))
+    def build_model(featurizer: NodeFeaturizer, labels: Labels, settings: NodeClassificationSettings) -> GraphNetwork:
+        return GraphNetwork(settings.model, features=featurizer.width, labels=len(labels))
 
     def graph_input(self, graph: Graph) -> GraphInput:
-        features = torch.from_numpy(self.reader.vectors(graph))
+        features = torch.from_numpy(self.featurizer.vectors(graph))
         return GraphInput(features, Neighbours.of(undirected_edges(graph.edges, len(graph)), len(graph))).to(
             self.device
         )
