@@ -48,6 +48,11 @@ class Running:
     process: subprocess.Popen[str]
     port: int
 
+    def cpu_seconds(self) -> float:
+        """Of all its threads so far: what a request costs, whatever else runs on the machine."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def memory_mib(self) -> float:
         """Resident now."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -347,11 +352,15 @@ def command_line(run: Path, texts: list[str]) -> dict[str, str]:
 # --- the measurements ---
 
 
-def measure_throughput(port: int, known: dict[str, str]) -> tuple[dict[str, Any], float]:
+def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str, Any], float]:
     """The figures, and the median latency of a request alone."""
-    alone, one = asyncio.run(closed_loop(port, known, 1, ALONE_SECONDS))
-    many, rate = asyncio.run(closed_loop(port, known, CLIENTS, LOAD_SECONDS))
+    begin = server.cpu_seconds()
+    alone, one = asyncio.run(closed_loop(server.port, known, 1, ALONE_SECONDS))
+    middle = server.cpu_seconds()
+    many, rate = asyncio.run(closed_loop(server.port, known, CLIENTS, LOAD_SECONDS))
     return {
+        "alone_cpu_ms": 1e3 * (middle - begin) / len(alone.seconds),
+        "cpu_ms": 1e3 * (server.cpu_seconds() - middle) / len(many.seconds),
         "alone_per_second": one,
         "alone_median_ms": 1e3 * statistics.median(alone.seconds),
         "clients": CLIENTS,
@@ -384,7 +393,7 @@ def measure(translator: Path, writer: Path, parts: list[str], options: tuple[str
     with serving(translator, writer, options=options) as server:
         asyncio.run(closed_loop(server.port, known, CLIENTS, 3.0))  # warm
         if {"throughput", "half"} & {*parts}:
-            found["throughput"], alone = measure_throughput(server.port, known)
+            found["throughput"], alone = measure_throughput(server, known)
             print(found["throughput"], flush=True)
             if "half" in parts:
                 found["half"] = measure_half(server.port, known, found["throughput"]["per_second"] / 2, alone)
