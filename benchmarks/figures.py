@@ -53,7 +53,14 @@ def table(chosen: tuple[str, ...] = ("",)) -> str:
         ),
     ]
     rows += (
-        translation_rows() + task_rows() + speed_rows() + export_rows() + kernel_rows() + page_rows() + startup_rows()
+        translation_rows()
+        + task_rows()
+        + speed_rows()
+        + export_rows()
+        + kernel_rows()
+        + page_rows()
+        + startup_rows()
+        + api_rows()
     )
     cores = f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}"
     elsewhere = "translation, other real corpora (IMDB apart) and what names a GPU on an NVIDIA H200"
@@ -383,6 +390,22 @@ def startup_rows() -> list[tuple[str, str, str]]:
             f"processor time of {commands}, times that of a bare `import torch`",
             ", ".join(f"{row['ratio']:.2f}" for row in shown),
             started["command"],
+        )
+    ]
+
+
+def api_rows() -> list[tuple[str, str, str]]:
+    found = result("api-load")
+    (row,) = found["rows"]
+    load, refused = row["throughput"], row["malformed"]
+    return [
+        (
+            "processor time of an answer of `regard api` to one client at a time, times that with "
+            f"{load['clients']} clients",
+            f"{load['alone_cpu_ms'] / load['cpu_ms']:.1f} ({load['errors']} errors, {load['differing']} answers that "
+            f"are not the command line's, {row['term']['lost']} lost by kill -TERM, {refused['server_errors']} server "
+            f"errors of {refused['bodies']:,} malformed bodies)",
+            found["command"],
         )
     ]
 
