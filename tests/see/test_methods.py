@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard.attention.core import hook_attention
 from regard.see import Edits, HeadOff, trace_with_edits
 from regard.see.methods import (
+    METHODS,
     HeadEffects,
     ablate_heads,
     attention_flow,
@@ -29,7 +30,7 @@ from regard.see.methods import (
     value_weighted,
     value_zeroing,
 )
-from regard.see.plots.charts import METHODS, method_view
+from regard.see.plots.charts import METHOD_NOTES, method_view
 from regard.see.plots.draw import ascii
 from regard.see.trace import Trace, trace_model
 from regard.tasks.pretrained import PretrainedModel
@@ -294,7 +295,8 @@ def test_an_image_has_heads_and_no_tokens(tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_drawn(method):
-    assert ascii(method_view(trace_of("translator"), method, 0, no_progress))
+    drawn = ascii(method_view(trace_of("translator"), method, 0, no_progress))
+    assert METHOD_NOTES[method].split(";")[0][:30] in " ".join(drawn.split()) or method == "contributions"
 
 
 def test_an_unknown_method_names_those_there_are():

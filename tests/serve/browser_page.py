@@ -3,6 +3,13 @@
 from typing import Any
 
 
+def open_tab(page: Any, view: str) -> None:
+    """A view by its group, and then by its tab."""
+    if not page.locator(f"#tab-{view}").count():
+        page.locator(f'#groups [data-views~="{view}"]').click()
+    page.locator(f"#tab-{view}").click()
+
+
 class BrowserPage:
     def __init__(self, page: Any, address: str):
         self.page, self.address = page, address

@@ -18,7 +18,7 @@ from regard.serve.model_store import MediaStore, ModelStore
 from tests.interop.families import FAMILIES, pictures, sounds
 from tests.interop.folders import SENTENCE, save_folder
 
-from .browser_page import BrowserPage
+from .browser_page import BrowserPage, open_tab
 from .client import client_of, events, floats, octets, post_trace, row_in, served, site_path
 
 KINDS = ["BERT", "GPT-2", "Llama", "Gemma 2", "Gemma 3", "gpt-oss", "Marian", "T5", "ViT", "Whisper"]
@@ -215,10 +215,12 @@ def test_every_view_is_painted_for_every_kind(shared_page, address, folders, nam
     viewer = BrowserPage(shared_page, address)
     shared_page.goto(f"{address}#model={folders[name].name}&text={example(name)}&view=matrix")
     wait_painted(viewer, "matrix")
-    tabs = [one.get_attribute("id").removeprefix("tab-") for one in shared_page.locator("#tabs button").all()]
-    assert tabs == [*VIEWS[name], "positions", "masks", "lecture"]
-    for view in VIEWS[name]:
-        shared_page.locator(f"#tab-{view}").click()
+    groups = [one.get_attribute("data-views") or "" for one in shared_page.locator("#groups button").all()]
+    assert sorted(" ".join(groups).split()) == sorted(
+        [*VIEWS[name], "start", "explain", "positions", "masks", "lecture"]
+    )
+    for view in [*VIEWS[name], "explain", "start"]:
+        open_tab(shared_page, view)
         wait_painted(viewer, view)
         assert not shared_page.locator("#problem").is_visible(), (view, shared_page.locator("#problem").inner_text())
     viewer.stop()
@@ -233,7 +235,7 @@ def test_the_page_of_a_trace_in_a_file(shared_page, store, folders, tmp_path, na
     shared_page.goto(path.as_uri())
     wait_painted(viewer, "overview")
     for view in [one for one in VIEWS[name] if one not in EDITED]:
-        shared_page.locator(f"#tab-{view}").click()
+        open_tab(shared_page, view)
         wait_painted(viewer, view)
     viewer.stop()
     assert not viewer.wrong
@@ -246,10 +248,10 @@ def test_a_head_whose_weights_alone_are_in_the_file_is_drawn(shared_page, store,
     viewer = BrowserPage(shared_page, "")
     shared_page.goto(path.as_uri())
     for view in ("matrix", "lines", "alignment", "overview"):
-        shared_page.locator(f"#tab-{view}").click()
+        open_tab(shared_page, view)
         wait_painted(viewer, view)
         assert not shared_page.locator("#problem").is_visible(), view
-    shared_page.locator("#tab-pair").click()
+    open_tab(shared_page, "pair")
     shared_page.locator("#problem").wait_for()
     assert "holds only this head's weights" in shared_page.locator("#problem").inner_text()
     viewer.stop()

@@ -22,11 +22,12 @@ from regard.tasks.translation.task import Translator
 from tests.narrowing import not_none
 from tests.see.untrained_models import CAT, translator
 
+from .browser_page import open_tab
 from .real_models import ASKED, MATRICES, STEPS, House, benchmark, numbers, stages
 
 SHARED = 2.5  # a machine that does other things as well may take so much longer than is promised
 WIDE = {"width": 1280, "height": 800}
-TABS = "[...document.querySelectorAll('#tabs [role=tab]')].map((tab) => tab.id.slice(4))"
+TABS = "[...document.querySelectorAll('#groups button')].flatMap((group) => group.dataset.views.split(' '))"
 TYPED = ("pieces", "tag", "letters")  # models of each kind of tokens
 HOSTILE = {
     "markup": "<img src=x onerror=window.bad=1> <script>window.bad=1</script> \"><svg onload=alert(1)> ' ${alert(1)}",
@@ -36,7 +37,15 @@ HOSTILE = {
     "blanks": "the\u200b\u00a0cat\u2028ate\u3000the\u00admouse \ufeff",
 }
 KEYS = {"2": "matrix", "3": "lines", "4": "alignment", "5": "pair", "6": "generation", "7": "beam", "9": "masks"}
-KEYS |= {"w": "whatif", "c": "comparison", "8": "positions", "1": "overview", "l": "lecture"}
+KEYS |= {
+    "w": "whatif",
+    "c": "comparison",
+    "8": "positions",
+    "1": "overview",
+    "l": "lecture",
+    "s": "start",
+    "e": "explain",
+}
 COLOURS = """async ([bytes, skip]) => {
   const { table } = await import("/static/js/paint.js");
   const view = document.querySelector("regard-matrix");
@@ -160,7 +169,7 @@ def test_every_view_that_fits_opens(viewer, kind):
     assert ("generation" in tabs) == (kind in ("translate", "bahdanau", "write", "rebuild", "kept"))
     assert ("matrix" in tabs) == (kind not in ("cnn", "places"))
     for view in tabs:
-        viewer.page.locator(f"#tab-{view}").click()
+        open_tab(viewer.page, view)
         viewer.shown(view)
         assert viewer.page.locator("#problem").is_hidden(), view
 
@@ -206,7 +215,7 @@ def test_overview_lines_and_words_tell_the_same(viewer, house):
     (site,) = [one for one in house.sites("translate") if one.name == "decoder.0.cross"]
     request = {**ASKED["translate"], "site": site.name, "head": 1, "query": 1, "key": 2}
     viewer.turn("overview", **request)
-    label = "[...document.querySelectorAll('regard-overview canvas')].at(-1).getAttribute('aria-label')"
+    label = "document.querySelector('regard-overview .heads-all canvas').getAttribute('aria-label')"
     viewer.until(f"{label}.includes('decoder.0.cross, head 1')")
     entropy = float(site.overview(4, 4)[0].entropy[1])
     assert f"entropy {entropy:.4g}" in viewer.page.evaluate(label)
@@ -464,7 +473,7 @@ def test_whatever_is_typed_stays_text(viewer, kind, what):
     viewer.until(f"document.getElementById('text').value === {dumps(HOSTILE[what])}")
     viewer.until("location.hash.length > 40 && document.getElementById('run').disabled === false")
     for view in ("matrix", "alignment", "overview"):
-        viewer.page.locator(f"#tab-{view}").click()
+        open_tab(viewer.page, view)
         viewer.shown(view)
     assert viewer.page.locator("#problem").is_hidden()
     assert viewer.page.locator("main img, main script, main svg[onload]").count() == 0
@@ -588,7 +597,19 @@ def test_two_people_at_once_see_each_their_own(browser, address, house, tools):
 
 
 VIEWS = {
-    "translate": ["overview", "matrix", "lines", "alignment", "pair", "generation", "beam", "whatif", "comparison"],
+    "translate": [
+        "start",
+        "explain",
+        "overview",
+        "matrix",
+        "lines",
+        "alignment",
+        "pair",
+        "generation",
+        "beam",
+        "whatif",
+        "comparison",
+    ],
     "kept": ["training"],
     "answer": ["overlay", "lecture", "masks", "positions"],
     "cnn": ["gates"],
@@ -727,7 +748,7 @@ def test_a_saved_page_shows_the_same_and_asks_nobody(browser, house, tools, tmp_
     viewer.page.goto(path.as_uri())
     page = viewer.page.frame_locator("iframe") if framed else viewer.page
     for view in ("overview", "lines", "alignment", "pair", "generation", "beam", "matrix"):
-        page.locator(f"#tab-{view}").click()
+        open_tab(page, view)
         page.locator(f"regard-{view}[data-painted]").wait_for()
     shown = page.locator("dd[data-stage=weights] data")
     shown.wait_for()

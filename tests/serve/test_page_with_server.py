@@ -12,7 +12,7 @@ from regard.see import show, trace_model
 from regard.serve.model_store import ModelStore
 from tests.see.untrained_models import CAT
 
-from .browser_page import BrowserPage
+from .browser_page import BrowserPage, open_tab
 from .client import served
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
@@ -80,7 +80,7 @@ def test_every_view_shows_what_the_server_says(address, open_page, model):
     page, views = open_page.page, SHOWN[model]
     page.goto(address + state(model=model, text=text, view=views[0]))
     for view in views:
-        page.locator(f"#tab-{view}").click()
+        open_tab(page, view)
         if view == "lecture":
             page.locator("regard-lecture").wait_for()
         else:
@@ -123,7 +123,7 @@ def test_a_page_in_a_file_asks_nobody(open_page, models, tmp_path):
     time.sleep(0.3)
     assert_holds(view, float(weights[0, 0]))
     for name in ("overview", "lines", "alignment", "pair", "generation", "beam"):
-        open_page.page.locator(f"#tab-{name}").click()
+        open_tab(open_page.page, name)
         open_page.painted(name)
         assert not open_page.page.locator("#problem").is_visible()
     assert open_page.page.locator("#tab-lecture").count() == 0
@@ -142,7 +142,7 @@ def test_a_notebook_s_frame_works_though_it_may_keep_nothing(open_page, models, 
     open_page.page.goto(path.as_uri())
     inside = open_page.page.frame_locator("iframe")
     open_page.painted("overview" if not inside.locator("regard-matrix").count() else "matrix", inside)
-    inside.locator("#tab-pair").click()
+    open_tab(inside, "pair")
     open_page.painted("pair", inside)
     assert open_page.page.frames[1].evaluate("window.evil") is None
     assert [url for url in open_page.requested if not url.startswith(("data:", "about:"))] == [path.as_uri()]

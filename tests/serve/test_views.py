@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.serve import fake_views as fake
-from tests.serve.browser_page import BrowserPage
+from tests.serve.browser_page import BrowserPage, open_tab
 from tests.serve.fake_server import start
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
@@ -110,8 +110,8 @@ def test_each_step_shows_its_twenty_best_tokens_and_the_entropy_of_all(viewer):
     assert [line.locator("bdi").get_attribute("title") for line in lines.all()] == [one["token"] for one in expected]
     assert numbers(view.locator(".options")) == pytest.approx([one["probability"] for one in expected], rel=1e-7)
     shares = fake.next_tokens(2).astype(np.float64)
-    entropy = -(shares * np.log2(shares)).sum()
-    assert numbers(view.locator("dl.stages"))[:2] == pytest.approx([entropy, 2**entropy], rel=1e-6)
+    entropy = -(shares * np.log(shares)).sum()
+    assert numbers(view.locator("dl.stages"))[:2] == pytest.approx([entropy, np.exp(entropy)], rel=1e-6)
     assert view.locator(".options [aria-current]").inner_text().startswith("noir")
     viewer.status("Step 3 of 9: “noir”")
 
@@ -405,10 +405,10 @@ def test_training_is_drawn_by_step_with_the_held_out_loss(viewer):
     viewer.until("document.querySelectorAll('.seen tbody tr').length === 3")
     assert view.locator(".film .frame").all_inner_texts() == ["100", "200", "350 (end)"]
     loss, entropy = view.get_by_role("img", name="loss"), view.get_by_role("img", name="Entropy")
-    assert loss.locator("text").all_text_contents() == ["4", "0", "50", "350"]
+    assert loss.locator("text").all_text_contents() == ["4", "0", "50", "350", "training step", "nats a token"]
     points = [tuple(map(float, one.split(","))) for one in loss.locator("polyline").get_attribute("points").split()]
     assert points == [(0, 0), (120, 75), (240, 87.5)]  # (step - 50) / 300 of the width, loss / 4 of the height
-    assert entropy.locator("text").all_text_contents()[2:] == ["100", "350"]
+    assert entropy.locator("text").all_text_contents()[2:5] == ["100", "350", "training step"]
     middle = float(entropy.locator("polyline").get_attribute("points").split()[1].split(",")[0])
     assert middle == pytest.approx(240 * 100 / 250, abs=0.1)
 
@@ -554,7 +554,7 @@ def test_a_server_that_is_lost_leaves_no_output_of_another_text(viewer):
     viewer.until("document.getElementById('status').textContent === ''")
     assert viewer.page.locator("#output .what").count() == 0
     assert viewer.page.locator("regard-generation").count() == 0
-    viewer.page.locator("#tab-masks").click()
+    open_tab(viewer.page, "masks")
     viewer.until("document.querySelector('#panel .empty').textContent.includes('Masks')")
     assert "could not be loaded; is `regard serve` still running?" in viewer.page.locator("#panel").inner_text()
     viewer.page.unroute("**/api/traces")

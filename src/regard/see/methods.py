@@ -13,6 +13,7 @@ our models, and for those of Hugging Face and torch wherever a trace does; what 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -316,7 +317,8 @@ def attribute_tokens(
     trace: Trace, row: int = -1, option: int | None = None, *, steps: int = 64, progress: ProgressBar = no_progress
 ) -> TokenScores:
     """Integrated gradients (Sundararajan et al. 2017): the gradient averaged on the way from the average token to each
-    token, times the way. All scores add up to the logit less that of nothing but average tokens, `difference`.
+    token, times the way. All scores add up to the logit less that of nothing but average tokens, `difference`; where
+    `steps` gradients miss it, more are taken where it was missed.
 
     Examples:
         >>> scores = attribute_tokens(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
@@ -326,19 +328,61 @@ def attribute_tokens(
     if steps < 2:
         raise ValueError(f"integrated gradients need at least 2 steps, not {steps}")
     target = prediction_target(trace, row, option)
-    places, shares = gauss_legendre(steps)
     with frozen_model(trace):
         x = input_embeddings(trace)
-        totals = [torch.zeros_like(each.vectors, dtype=torch.float64) for each in x]
-        for place, share in progress(list(zip(places, shares, strict=True)), "integrated gradients"):
-            _, gradients = token_gradients(trace, target, [each.between(place) for each in x])
-            totals = [total + share * each.double() for total, each in zip(totals, gradients, strict=True)]
-        (whole, _), (nothing, _) = (
-            token_gradients(trace, target, [each.between(end) for each in x]) for end in (1.0, 0.0)
-        )
+        path = GradientPath(trace, target, x, gauss_legendre(min(steps, PANEL_STEPS)))
+        ends = torch.linspace(0, 1, 1 + max(1, steps // PANEL_STEPS)).tolist()
+        panels = [path.panel(*each) for each in progress(list(pairwise(ends)), "integrated gradients")]
+        difference = path.logit(1.0) - path.logit(0.0)
+        # along a path through softmax gradients are steep at a few places, and there alone the panels are halved
+        while abs(sum(each.error for each in panels)) > COMPLETENESS * abs(difference) and len(panels) < 2 * steps:
+            worst = max(panels, key=lambda each: abs(each.error))
+            middle = (worst.start + worst.end) / 2
+            halves = progress([(worst.start, middle), (middle, worst.end)], "steep gradients")
+            panels = [each for each in panels if each is not worst] + [path.panel(*each) for each in halves]
+    totals = [torch.stack(each).sum(0) for each in zip(*(panel.gradients for panel in panels), strict=True)]
     ways = [each.vectors - each.average() for each in x]
     scores = [(way * total).sum((0, -1)).float() for way, total in zip(ways, totals, strict=True)]
-    return TokenScores(target, dict(zip(embedded_axes(trace, x), scores, strict=True)), whole - nothing)
+    return TokenScores(target, dict(zip(embedded_axes(trace, x), scores, strict=True)), difference)
+
+
+PANEL_STEPS = 8  # gradients of each panel of a path
+COMPLETENESS = 0.005  # what the scores may miss of the difference of logits before panels are halved
+
+
+@dataclass(frozen=True, eq=False)
+class PathPanel:
+    """A panel of a path: the integral of its gradients, and what this misses of the difference of logits."""
+
+    start: float
+    end: float
+    gradients: list[Tensor]
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class GradientPath:
+    """The straight path from average tokens to a trace's own."""
+
+    trace: Trace
+    target: PredictionTarget
+    embeddings: Sequence[TokenVectors]
+    rule: tuple[list[float], list[float]]
+
+    def logit(self, place: float) -> float:
+        given = [each.between(place) for each in self.embeddings]
+        with embed(self.trace, lambda call, x: given[call]):
+            return float(run_again(self.trace)[self.target.row, self.target.option])
+
+    def panel(self, start: float, end: float) -> PathPanel:
+        totals = [torch.zeros_like(each.vectors, dtype=torch.float64) for each in self.embeddings]
+        for place, share in zip(*self.rule, strict=True):
+            given = [each.between(start + place * (end - start)) for each in self.embeddings]
+            _, gradients = token_gradients(self.trace, self.target, given)
+            totals = [a + share * (end - start) * b.double() for a, b in zip(totals, gradients, strict=True)]
+        ways = [each.vectors - each.average() for each in self.embeddings]
+        found = sum(float((way * total).sum()) for way, total in zip(ways, totals, strict=True))
+        return PathPanel(start, end, totals, found - (self.logit(end) - self.logit(start)))
 
 
 def gauss_legendre(steps: int) -> tuple[list[float], list[float]]:
@@ -924,3 +968,79 @@ class FrozenNormScales(TorchFunctionMode):
         eps = torch.finfo(x.dtype).eps if eps is None else eps
         scale = self.scale(x.square().mean(-1, keepdim=True), eps)
         return x * scale if weight is None else x * scale * weight
+
+
+# --- the methods by name ---
+
+
+@dataclass(frozen=True, eq=False)
+class TokenMatrices:
+    """Matrices between tokens, and the axes of their rows and columns.
+
+    Examples:
+        >>> found = explain(trace_model("run", "the cat sleeps", target="le chat dort"), "rollout")
+        >>> {name: each.shape for name, each in found.matrices.items()}, found.axes
+        ({'source': torch.Size([4, 4])}, {'source': ('source', 'source')})
+    """
+
+    matrices: Mapping[str, Float[Tensor, "i j"]]
+    axes: Mapping[str, tuple[str, str]]
+
+
+Explanation = HeadEffects | TokenScores | TokenMatrices | LogitLens | LogitContributions
+"""What a method finds.
+
+Examples:
+    >>> isinstance(explain(trace_model("run", "the cat sleeps", target="le chat dort"), "lens"), Explanation)
+    True
+"""
+
+
+def explain(trace: Trace, method: str, row: int = -1, progress: ProgressBar = no_progress) -> Explanation:
+    """What a method, by its name in `METHODS`, finds of one prediction.
+
+    Examples:
+        >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> type(explain(trace, "mean-heads", row=0)).__name__
+        'HeadEffects'
+    """
+    if method not in METHODS:
+        raise ValueError(f"no method is called {method!r}; there are {', '.join(METHODS)}")
+    prediction_target(trace, row)
+    return METHODS[method](trace, row, progress)
+
+
+def through_layers(trace: Trace, matrix: Callable[[Trace, str], Tensor]) -> TokenMatrices:
+    axis = self_attention_stack(trace)[0].site_name.keys
+    return TokenMatrices({axis: matrix(trace, axis)}, {axis: (axis, axis)})
+
+
+def by_site(trace: Trace, matrices: Mapping[str, Tensor]) -> TokenMatrices:
+    """Of several heads their sum."""
+    summed = {name: each.sum(0) if each.dim() == 3 else each for name, each in matrices.items()}
+    sites = {name: trace.site(name).site_name for name in matrices}
+    return TokenMatrices(summed, {name: (site.queries, site.keys) for name, site in sites.items()})
+
+
+METHODS: dict[str, Callable[[Trace, int, ProgressBar], Explanation]] = {
+    "heads": lambda trace, row, progress: ablate_heads(trace, row, progress=progress),
+    "mean-heads": lambda trace, row, progress: ablate_heads(trace, row, by="mean", progress=progress),
+    "integrated-gradients": lambda trace, row, progress: attribute_tokens(trace, row, progress=progress),
+    "gradient-input": lambda trace, row, progress: gradient_times_input(trace, row),
+    "leave-one-out": lambda trace, row, progress: leave_one_out(trace, row, progress=progress),
+    "rollout": lambda trace, row, progress: through_layers(trace, attention_rollout),
+    "flow": lambda trace, row, progress: through_layers(trace, attention_flow),
+    "value-zeroing": lambda trace, row, progress: by_site(trace, value_zeroing(trace, progress=progress)),
+    "value-norms": lambda trace, row, progress: by_site(
+        trace, {name: value_weighted(trace, name) for name in trace.attention_names}
+    ),
+    "attention-gradient": lambda trace, row, progress: by_site(trace, attention_times_gradient(trace, row)),
+    "lens": lambda trace, row, progress: logit_lens(trace, progress=progress),
+    "contributions": lambda trace, row, progress: logit_contributions(trace, row),
+}
+"""The methods that explain a prediction, by name; `regard look --method` and the page take one.
+
+Examples:
+    >>> METHODS["heads"](trace_model("run", "the cat sleeps", target="le chat dort"), 0, no_progress).target.row
+    0
+"""

@@ -9,6 +9,7 @@ It works for all tasks, and with edits (see edits.py). Of a generated text the f
 sites are those of one forward pass over exactly these tokens.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from regard.attention import SiteName
@@ -394,7 +395,7 @@ def trace_with_edits(trace: Trace, edits: Edits) -> Trace:
 
 
 MAX_COMPARED_CELLS = 2**22  # of all heads together that are compared; of a longer text the first head is shown
-CANDIDATE_QUERIES = 8  # queries among which the first that sees several keys is chosen
+CANDIDATE_QUERIES = 64  # queries among which the first cell is chosen
 
 
 @dataclass(frozen=True)
@@ -408,17 +409,43 @@ class InitialSelection:
 
 
 def select_initial(trace: Trace, folder: Path | None = None) -> InitialSelection | None:
-    """The best alignment head of the run, else the most confident; and the key of its largest weight. Without
+    """The best alignment head of the run, else the most confident; and the cell of it that tells most. Without
     attention there is none."""
     sites = {name: site for name, site in trace.sites.items() if isinstance(site, AttentionSite)}
     if not sites:
         return None
     name, head = select_head(trace, folder, sites)
-    site = sites[name]
-    # a query that sees one key alone has nothing to choose from
-    choosing = site.visible(head, range(min(CANDIDATE_QUERIES, site.shape[0]))).sum(-1) > 1
-    query = int(choosing.int().argmax())
-    return InitialSelection(name, head, query, int(site.row(head, query).argmax()))
+    return InitialSelection(name, head, *select_cell(trace, sites[name], head))
+
+
+def select_cell(trace: Trace, site: AttentionSite, head: int) -> tuple[int, int]:
+    """The query and key of the largest weight between two words that their texts hold once: not to itself, nor to a key
+    that most queries attend to (an attention sink); where there is none, of the first query that sees several keys."""
+    queries = range(min(CANDIDATE_QUERIES, site.shape[0]))
+    weights = site.steps(head, queries, slice(0, 1), torch.float32).weights[0, 0]
+    largest, keys = weights.max(-1)
+    choosing = site.visible(head, queries).sum(-1) > 1  # one that sees one key alone has nothing to choose from
+    rows, columns = (
+        word_positions(trace, axis, n)
+        for axis, n in zip((site.site_name.queries, site.site_name.keys), site.shape, strict=True)
+    )
+    tells = choosing & rows[: len(queries)].to(keys.device) & columns.to(keys.device)[keys]
+    if site.site_name.queries == site.site_name.keys:
+        tells &= keys != torch.arange(len(queries), device=keys.device)
+    # of the weight that a key gets, the share that is this query's: small for a sink
+    exclusive = largest * largest / weights.sum(0)[keys].clamp(min=1e-30)
+    query = int((exclusive * tells if tells.any() else choosing.int()).argmax())
+    return query, int(keys[query])
+
+
+def word_positions(trace: Trace, axis: str, count: int) -> Bool[Tensor, " n"]:
+    """Which positions of an axis belong to a word of letters or digits that occurs once; all, where it has no words."""
+    found = trace.axes.get(axis)
+    if found is None or not found.word_ids or len(found.word_ids) != count:
+        return torch.ones(count, dtype=torch.bool)
+    counts = Counter(found.words)
+    telling = [counts[word] == 1 and any(map(str.isalnum, word)) for word in found.words]
+    return torch.tensor([word is not None and telling[word] for word in found.word_ids])
 
 
 def select_head(trace: Trace, folder: Path | None, sites: dict[str, AttentionSite]) -> tuple[str, int]:

@@ -20,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from regard.serve import exports, generation, handlers, playground
+from regard.serve import explanations, exports, generation, handlers, playground
 from regard.serve.encoding import ApiResponse, RequestError, json_response
 from regard.serve.handlers import ApiRequest, AppState
 from regard.serve.model_store import MediaStore, ModelStore
@@ -40,6 +40,7 @@ GET_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
     "/api/traces/{id}/next/{step}": generation.next_tokens,
     "/api/traces/{id}/next/{step}/tokens": generation.top_tokens,
     "/api/traces/{id}/beam": generation.beam_tree,
+    "/api/traces/{id}/explain": explanations.explanation,
     "/api/traces/{id}/export": exports.export,
     SITE + "/thumbnails": handlers.thumbnails,
     SITE + "/gate": handlers.gate,

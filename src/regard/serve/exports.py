@@ -187,7 +187,7 @@ def drawn_matrix(site: AttentionSite, head: int) -> Floats:
 
 BASE_URL = "http://regard.invalid/static/"  # the base URL of the modules; never requested
 IMPORT = re.compile(r'(\bfrom\s*|\bimport\s*|\bimport\()"(\.{1,2}/[^"]+\.js)"')
-VIEWS = ("overview", "matrix", "lines", "alignment", "pair", "generation", "beam", "overlay")
+VIEWS = ("start", "overview", "matrix", "lines", "alignment", "pair", "generation", "beam", "overlay")
 KEEP_VIEWS = "\nVIEWS.splice(0, VIEWS.length, ...VIEWS.filter((view) => %s.includes(view.name)));\n"
 INDEX, MAIN, SHIM = "js/views/index.js", "js/main.js", "js/embedded.js"
 

@@ -362,6 +362,7 @@ def serialize_trace(cached: CachedTrace) -> dict[str, Any]:
         "words": {name: serialize_words(axis) for name, axis in trace.axes.items() if axis.words},
         "sites": [serialize_site(site) for site in trace.sites.values()],
         "opening": None if (first := select_initial(trace, cached.folder)) is None else vars(first),
+        "rows": list(trace.predictions.rows),
         "steps": 0 if trace.output_ids is None else len(trace.predictions.rows),
         "given": trace.forced_steps,
         "unknown": list(trace.out_of_vocabulary),

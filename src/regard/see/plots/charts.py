@@ -1,6 +1,6 @@
 """Charts: curves over lengths and steps, neighbours, senses and latents; and what explanation methods find."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
@@ -11,25 +11,7 @@ from torch import Tensor
 
 from regard.data.graphs import Graph
 from regard.models.graph import EdgeWeights
-from regard.see.methods import (
-    HeadEffects,
-    LogitContributions,
-    LogitLens,
-    TokenScores,
-    ablate_heads,
-    attention_flow,
-    attention_rollout,
-    attention_times_gradient,
-    attribute_tokens,
-    gradient_times_input,
-    leave_one_out,
-    logit_contributions,
-    logit_lens,
-    prediction_target,
-    self_attention_stack,
-    value_weighted,
-    value_zeroing,
-)
+from regard.see.methods import HeadEffects, LogitContributions, LogitLens, TokenMatrices, TokenScores, explain
 from regard.see.plots.attention_maps import assert_weights, to_cpu_double, word_labels
 from regard.see.plots.panels import (
     Axis,
@@ -416,7 +398,7 @@ def labels_of(trace: Trace, axis: str, count: int) -> tuple[str, ...]:
     return tuple(visible_text(label) for label in labels)
 
 
-def head_effects_view(trace: Trace, found: HeadEffects) -> View:
+def head_effects_view(trace: Trace, found: HeadEffects, how: str) -> View:
     """A row for each attention, a column for each head."""
     width = max(len(each) for each in found.effects.values())
     values = torch.full((len(found.effects), width), torch.nan, dtype=torch.float64)
@@ -426,32 +408,25 @@ def head_effects_view(trace: Trace, found: HeadEffects) -> View:
     axes = Axis("attention", tuple(truncate_label(name, 20) for name in found.effects)), Axis("head")
     panel = Panel("", values.nan_to_num(), ColourScale.of(values[there], "lost"), there, *axes)
     note = f"the log-probability of {target_name(trace, found)}, {found.log_probability:.3f} nats, loses this much"
-    return View((PanelRow((panel,)),), notes=(("", f"{note} without each head"),))
+    return View((PanelRow((panel,)),), notes=(("", f"{note} {how}"),))
 
 
-def square_view(trace: Trace, axis: str, matrices: Mapping[str, Tensor], note: str) -> View:
-    """Matrices of the tokens of an axis."""
-    labels = word_labels(labels_of(trace, axis, len(next(iter(matrices.values())))), axis)
-    down, across = Axis("query", labels), Axis("key", labels)
-    panels = [
-        Panel(title, to_cpu_double(values), ColourScale("weights", 0.0, 1.0, "share"), None, down, across)
-        for title, values in matrices.items()
-    ]
-    return View(tuple(PanelRow((panel,)) for panel in panels), notes=(("", note),))
-
-
-def site_view(trace: Trace, matrices: Mapping[str, Tensor], note: str) -> View:
-    """Of each attention the sum over its heads."""
+def matrices_view(trace: Trace, found: TokenMatrices, note: str) -> View:
+    """Matrices between tokens: shares of a row, or numbers about 0."""
     rows = []
-    for name, values in matrices.items():
-        queries, keys = (word_labels([visible_text(x) for x in axis.labels], name) for axis in trace.axes_of(name))
-        total = to_cpu_double(values.sum(0))
-        axes = Axis("query", queries), Axis("key", keys)
-        rows.append(PanelRow((Panel("", total, ColourScale.of(total, "sum"), None, *axes),), heading=name))
+    for name, values in found.matrices.items():
+        total = to_cpu_double(values)
+        down, across = (
+            Axis(title, word_labels(labels_of(trace, axis, count), name))
+            for title, axis, count in zip(("query", "key"), found.axes[name], total.shape, strict=True)
+        )
+        shares = bool((total >= 0).all()) and float(total.max()) <= 1 + 1e-6
+        scale = ColourScale("weights", 0.0, 1.0, "share") if shares else ColourScale.of(total, "sum")
+        rows.append(PanelRow((Panel("", total, scale, None, down, across),), heading=name))
     return View(tuple(rows), notes=(("", note),))
 
 
-def lens_view(trace: Trace, lens: LogitLens) -> View:
+def lens_view(trace: Trace, lens: LogitLens, note: str) -> View:
     """A row for each layer, a column for each prediction: how probable what the model gives in the end was by then."""
     shares = lens.logits.double().softmax(-1)
     final = shares[-1].argmax(-1)
@@ -462,7 +437,7 @@ def lens_view(trace: Trace, lens: LogitLens) -> View:
     across = Axis("predicted", word_labels([visible_text(row) for row in trace.predictions.rows], "rows"))
     panel = Panel("", values, ColourScale("weights", 0.0, 1.0, "probability"), None, down, across)
     notes = [(layer, text) for layer, text in zip(lens.layers, names, strict=True)]
-    return View((PanelRow((panel,)),), notes=(*notes, ("", "what each layer would have predicted, were it the last")))
+    return View((PanelRow((panel,)),), notes=(*notes, ("", note)))
 
 
 def contributions_view(trace: Trace, found: LogitContributions) -> View:
@@ -475,61 +450,40 @@ def contributions_view(trace: Trace, found: LogitContributions) -> View:
     return View((PanelRow((panel,)),), notes=(("", f"{note}{target_name(trace, found)} is {found.logit:.3f}"),))
 
 
-def axis_of(trace: Trace) -> str:
-    return self_attention_stack(trace)[0].site_name.keys
+METHOD_NOTES = {
+    "heads": "without each head",
+    "mean-heads": "where each head gives its mean over the queries",
+    "integrated-gradients": "what each token adds to the logit of",
+    "gradient-input": "to first order, what each token adds to the logit of",
+    "leave-one-out": "without each token, what is lost of the log-probability of",
+    "rollout": "attention of all layers, rolled out; rows sum to 1",
+    "flow": "the largest flow through the attention of all layers",
+    "value-zeroing": "how much a row's state depends on the value of a column; rows sum to 1",
+    "value-norms": "the norm of what arrives of each value, all heads",
+    "attention-gradient": "to first order, what each weight adds to the logit, all heads",
+    "lens": "what each layer would have predicted, were it the last",
+    "contributions": "what each part adds to the logit",
+}
+"""What the numbers of each method are, by its name in `regard.see.methods.METHODS`.
+
+Examples:
+    >>> METHOD_NOTES["rollout"]
+    'attention of all layers, rolled out; rows sum to 1'
+"""
 
 
 def method_view(trace: Trace, method: str, row: int, progress: ProgressBar) -> View:
     """What a method, by name, finds of a trace's prediction."""
-    if method not in METHODS:
-        raise ValueError(f"no method is called {method!r}; there are {', '.join(METHODS)}")
-    prediction_target(trace, row)
-    return METHODS[method](trace, row, progress)
-
-
-METHODS: dict[str, Callable[[Trace, int, ProgressBar], View]] = {
-    "heads": lambda trace, row, progress: head_effects_view(trace, ablate_heads(trace, row, progress=progress)),
-    "mean-heads": lambda trace, row, progress: head_effects_view(
-        trace, ablate_heads(trace, row, by="mean", progress=progress)
-    ),
-    "integrated-gradients": lambda trace, row, progress: token_scores_view(
-        trace, attribute_tokens(trace, row, progress=progress), "what each token adds to the logit of"
-    ),
-    "gradient-input": lambda trace, row, progress: token_scores_view(
-        trace, gradient_times_input(trace, row), "to first order, what each token adds to the logit of"
-    ),
-    "leave-one-out": lambda trace, row, progress: token_scores_view(
-        trace,
-        leave_one_out(trace, row, progress=progress),
-        "without each token, what is lost of the log-probability of",
-    ),
-    "rollout": lambda trace, row, progress: square_view(
-        trace, axis_of(trace), {"": attention_rollout(trace)}, "attention of all layers, rolled out; rows sum to 1"
-    ),
-    "flow": lambda trace, row, progress: square_view(
-        trace, axis_of(trace), {"": attention_flow(trace)}, "the largest flow through the attention of all layers"
-    ),
-    "value-zeroing": lambda trace, row, progress: square_view(
-        trace,
-        axis_of(trace),
-        value_zeroing(trace, progress=progress),
-        "how much a row's state depends on the value of a column; rows sum to 1",
-    ),
-    "value-norms": lambda trace, row, progress: site_view(
-        trace,
-        {name: value_weighted(trace, name) for name in trace.attention_names},
-        "the norm of what arrives of each value, all heads",
-    ),
-    "attention-gradient": lambda trace, row, progress: site_view(
-        trace, attention_times_gradient(trace, row), "to first order, what each weight adds to the logit, all heads"
-    ),
-    "lens": lambda trace, row, progress: lens_view(trace, logit_lens(trace, progress=progress)),
-    "contributions": lambda trace, row, progress: contributions_view(trace, logit_contributions(trace, row)),
-}
-"""The methods that explain a prediction, by name; `regard look --method` takes one.
-
-Examples:
-    >>> view = METHODS["heads"](trace_model("run", "the cat sleeps", target="le chat dort"), 0, no_progress)
-    >>> view.rows[0].panels[0].values.shape
-    torch.Size([6, 4])
-"""
+    found = explain(trace, method, row, progress)
+    note = METHOD_NOTES[method]
+    match found:
+        case HeadEffects():
+            return head_effects_view(trace, found, note)
+        case TokenScores():
+            return token_scores_view(trace, found, note)
+        case TokenMatrices():
+            return matrices_view(trace, found, note)
+        case LogitLens():
+            return lens_view(trace, found, note)
+        case LogitContributions():
+            return contributions_view(trace, found)

@@ -149,18 +149,24 @@ export async function overview(id, size, found) {
   }
 }
 
-// token by token; gives a function that stops it
-export function generate(values, { token, done, problem }) {
-  const stream = new EventSource(new URL(`generate${query(values)}`, BASE));
-  stream.addEventListener("token", (event) => token(JSON.parse(event.data)));
-  stream.addEventListener("done", (event) => {
-    stream.close();
-    done(JSON.parse(event.data));
-  });
+// events of a stream, by name; "done" or "result" is the last. Gives a function that stops it
+function listen(path, acts) {
+  const stream = new EventSource(new URL(path, BASE));
+  const last = ["done", "result"];
+  for (const [name, act] of Object.entries(acts).filter(([name]) => name !== "problem")) {
+    stream.addEventListener(name, (event) => {
+      if (last.includes(name)) stream.close();
+      act(JSON.parse(event.data));
+    });
+  }
   stream.addEventListener("error", (event) => {
     stream.close();
-    const message = event.data ? JSON.parse(event.data).error : "The stream of tokens broke off; ask again.";
-    problem(new Problem(message));
+    acts.problem(new Problem(event.data ? JSON.parse(event.data).error : "The stream broke off; ask again."));
   });
   return () => stream.close();
 }
+
+// {token, done, problem}: token by token
+export const generate = (values, acts) => listen(`generate${query(values)}`, acts);
+// {progress, result, problem}: what a method finds of a prediction
+export const explain = (id, values, acts) => listen(`${traces(id)}/explain${query(values)}`, acts);

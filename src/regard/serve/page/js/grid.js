@@ -3,7 +3,8 @@
 import { digits, shortened } from "./dom.js";
 import { hatch, readable } from "./paint.js";
 
-const LARGEST = 60; // no cell is larger than a word is wide
+const LARGEST = 60; // pixels: no cell is higher
+const WIDEST = 96; // nor wider
 const MANY = 60; // more labels are thinned, and numbered
 const THREAD = 180;
 const LINE = 15; // labels stand no closer
@@ -37,8 +38,8 @@ export function layout(context, names, window, area, font) {
   const right = flat || narrow ? 8 : Math.round(top * 0.75);
   const space = { width: Math.max(40, area.width - left - right), height: Math.max(40, area.height - top - 4) };
   const square = Math.min(space.width / columns, space.height / rows, LARGEST);
-  // cells are squares, unless a long thin matrix would become a thread
-  const wide = Math.min(space.width / columns, Math.max(square, flat ? across : Math.min(THREAD / columns, LARGEST)));
+  // cells are up to twice as wide as high, where there is room, and no long thin matrix becomes a thread
+  const wide = Math.min(space.width / columns, Math.max(square, Math.min(2 * square, WIDEST), flat ? across : Math.min(THREAD / columns, LARGEST)));
   const high = Math.min(space.height / rows, Math.max(square, Math.min(THREAD / rows, LARGEST)));
   return { left, top, wide, high, rows, columns, window, flat, narrow, width: wide * columns, height: high * rows };
 }

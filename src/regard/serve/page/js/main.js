@@ -1,13 +1,13 @@
 // Application shell: header, tabs, side panel, status line and errors.
 
 import * as api from "./api.js";
-import { element, figure, h, replace, say, shortened, speakThrough, token } from "./dom.js";
+import { button, element, figure, h, renew, replace, say, shortened, speakThrough, token } from "./dom.js";
 import { listen } from "./keys.js";
 import { dark, onSystemTheme } from "./paint.js";
 import { store } from "./store.js";
 import { editTexts } from "./side.js";
 import { branchText, fitting, siteOf } from "./view.js";
-import { made, VIEWS, viewOf } from "./views/index.js";
+import { GROUPS, made, VIEWS, viewOf } from "./views/index.js";
 
 const at = (id) => document.getElementById(id);
 const ASKED = ["model", "text", "question", "checkpoint", "edits", "target", "beam", "more"];
@@ -24,6 +24,7 @@ let came = 0; // when the trace did
 let traced = ""; // of what it is: the model, the text, the question
 const elements = new Map(); // view → promise of its element
 const missing = new Set(); // views that could not be loaded
+const visited = new Map(); // group → the view of it that was open last
 const side = element("regard-side");
 
 // --- the trace ---
@@ -107,10 +108,12 @@ async function show() {
   const view = viewOf(store.state.view);
   const panel = at("panel");
   const model = models.find((one) => one.name === store.state.model);
-  document.querySelector(".body").classList.toggle("wide", Boolean(view.alone) || !trace);
-  at("side").hidden = Boolean(view.alone) || !trace;
+  const bare = Boolean(view.alone || view.plain) || !trace;
+  document.querySelector(".body").classList.toggle("wide", bare);
+  at("side").hidden = bare;
   at("output").hidden = Boolean(view.alone) || !trace;
   panel.setAttribute("aria-labelledby", `tab-${view.name}`);
+  replace(at("tells"), view.tells ?? "");
   // while another trace is on its way, the address may already speak of that one
   const state = trace ? { ...store.state, ...fitting(trace, store.state) } : store.state;
   if (trace) side.show(trace, state);
@@ -136,9 +139,19 @@ function tabs() {
   const model = models.find((one) => one.name === store.state.model);
   const open = viewOf(store.state.view);
   const shown = VIEWS.filter((view) => view === open || view.fits(trace, model));
-  replace(
-    list,
-    shown.map((view) =>
+  const groups = GROUPS.filter((group) => shown.some((view) => view.group === group));
+  const last = (group) => shown.find((view) => view.name === visited.get(group)) ?? shown.find((view) => view.group === group);
+  visited.set(open.group, open.name);
+  renew(
+    at("groups"),
+    "[aria-current]",
+    groups.map((group) => button(group, () => store.go({ view: last(group).name }), {
+        "aria-current": group === open.group ? "true" : null,
+        data: { views: shown.filter((view) => view.group === group).map((view) => view.name).join(" ") },
+      }),
+    ),
+  );
+  replace(list, shown.filter((view) => view.group === open.group).map((view) =>
       h.button({
           type: "button",
           role: "tab",

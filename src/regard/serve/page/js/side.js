@@ -144,7 +144,8 @@ function without(edits, kind, n) {
   return left;
 }
 
-function toggled(edits, site, head, at) {
+// a head switched off, or on again: `at` is where it stands among those that are off
+export function toggled(edits, site, head, at) {
   return at >= 0 ? without(edits, "off", at) : { ...edits, off: [...(edits.off ?? []), { site, head }] };
 }
 

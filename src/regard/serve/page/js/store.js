@@ -4,7 +4,7 @@ const EMPTY = {
   model: "",
   text: "",
   question: "",
-  view: "overview",
+  view: "start",
   site: "",
   head: 0,
   query: 0,

@@ -39,7 +39,7 @@ class Beam extends View {
         this.#key,
         element("span", { class: "key-chosen" }, `path to ${this.greedy ? "the best hypothesis" : "the output"}`),
         this.writes ? null : element("span", { class: "key-ended" }, "finished (</s>)"),
-        element("span", {}, "numbers are log-probabilities"),
+        element("span", {}, "numbers are log-probabilities in nats"),
         this.greedy ? element("span", {}, "Decoded greedily; beam search with width 4 would keep these hypotheses.") : null,
       );
     if (this.fresh("trace", trace.id)) this.load(trace);

@@ -70,8 +70,8 @@ class Comparison extends View {
       return this.stale("all");
     }
     if (this.now.trace !== trace) return undefined;
-    const which = (one, place, n) =>
-      `${one === second && second.model !== trace.model ? `${second.model}, ` : ""}${place.name}, head ${n}`;
+    const whose = (one) => [one.model !== (one === second ? trace : second).model && one.model, second.checkpoint !== trace.checkpoint && (one.checkpoint ? `step ${one.checkpoint}` : "the last step")];
+    const which = (one, place, n) => [...(one === second || second.checkpoint !== trace.checkpoint ? whose(one) : []), place.name, `head ${n}`].filter(Boolean).join(", ");
     const names = [which(trace, site, head), which(second, spot, number)];
     [this.a, this.b] = answer;
     this.rows = [this.read(trace, site, head), this.read(second, spot, number)];
@@ -80,7 +80,7 @@ class Comparison extends View {
     if (second.id !== trace.id) {
       const found = await this.ask(api.compare(trace.id, second.id));
       if (found && this.now.trace === trace)
-        replace(this.#outputs, h.h2("Outputs"), changes(found, [trace.model, second.model]));
+        replace(this.#outputs, h.h2("Outputs"), changes(found, second.model === trace.model ? ["the first", "the second"] : [trace.model, second.model]));
     }
     this.dataset.painted = names.join(" | ");
     return undefined;
@@ -90,8 +90,9 @@ class Comparison extends View {
   async second(state, other) {
     const { trace } = this.now;
     const known = this.#models.some((one) => one.name === other.model && one.task === trace.task);
-    if (!known || other.model === trace.model) return trace;
-    const request = again(trace, state, { model: other.model, checkpoint: null, edits: null, target: null });
+    const model = known ? other.model : trace.model;
+    if (model === trace.model && other.checkpoint === (trace.checkpoint ?? null)) return trace;
+    const request = again(trace, state, { model, checkpoint: other.checkpoint, edits: null, target: null });
     const key = JSON.stringify(request);
     const kept = this.#others.get(key);
     const found = kept ?? (await this.ask(api.trace(request)));
@@ -109,13 +110,15 @@ class Comparison extends View {
     if (!this.fresh("fields", this.now.trace.task, second.model, other, spot.name, number, sites.length, spot.heads))
       return;
     const had = [...this.#fields.querySelectorAll("select")].indexOf(document.activeElement);
+    const steps = this.#models.find((one) => one.name === second.model)?.checkpoints ?? [];
     const all = [
       listField(
         "With model",
         this.#models.filter((one) => one.task === this.now.trace.task).map((one) => [one.name, one.name]),
         second.model,
-        (model) => this.set({ model, site: undefined, head: undefined }),
+        (model) => this.set({ model, checkpoint: null, site: undefined, head: undefined }),
       ),
+      steps.length > 1 ? listField("Checkpoint", [["", "the last"], ...steps.map((step) => [step, `step ${step}`])], other.checkpoint ?? "", (step) => this.set({ checkpoint: step === "" ? null : Number(step) })) : null,
       listField(
         "Layer",
         sites.map((one) => [one.name, one.name]),
@@ -128,7 +131,7 @@ class Comparison extends View {
         number,
         (head) => this.set({ head: Number(head) }),
       ),
-    ];
+    ].filter(Boolean);
     replace(this.#fields, all);
     if (had >= 0) all[had].lastChild.focus();
   }
@@ -188,11 +191,12 @@ class Comparison extends View {
 
 // the second side, as the address may tell it
 function read(other) {
-  const { model, site, head } = other && typeof other === "object" ? other : {};
+  const { model, site, head, checkpoint } = other && typeof other === "object" ? other : {};
   return {
     model: typeof model === "string" ? model : "",
     site: typeof site === "string" ? site : "",
     head: Number.isInteger(head) && head >= 0 ? head : null,
+    checkpoint: Number.isInteger(checkpoint) && checkpoint >= 0 ? checkpoint : null,
   };
 }
 

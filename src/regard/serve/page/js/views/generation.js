@@ -157,7 +157,7 @@ class Generation extends View {
   whole(values, chosen) {
     const sorted = Float32Array.from(values).sort().reverse();
     let entropy = 0;
-    for (const p of sorted) if (p > 0) entropy -= p * Math.log2(p);
+    for (const p of sorted) if (p > 0) entropy -= p * Math.log(p);
     const floor = -8;
     const x = (rank) => Math.log(rank) / Math.log(Math.max(sorted.length, 2));
     const y = (p) => clamp(1 - Math.log10(Math.max(p, 1e-30)) / floor, 0, 1);
@@ -166,10 +166,10 @@ class Generation extends View {
       points.push([x(rank), y(sorted[rank - 1])]);
     const p = chosen === null ? null : values[chosen];
     const rank = p === null ? null : 1 + sorted.findIndex((other) => other <= p);
-    const label = `All ${values.length} tokens by rank: entropy ${digits(entropy)} bits`;
+    const label = `All ${values.length} tokens by rank: entropy ${digits(entropy)} nats`;
     const rows = [
-      ["entropy", [figure(entropy), " bits"]],
-      ["perplexity", [figure(2 ** entropy), " (effective number of tokens)"]],
+      ["entropy", [figure(entropy), " nats"]],
+      ["perplexity", [figure(Math.exp(entropy)), " (effective number of tokens)"]],
     ];
     if (rank) rows.push([`rank of the ${this.given ? "given" : "chosen"}`, [figure(rank), ` of ${values.length}`]]);
     replace(
@@ -178,7 +178,8 @@ class Generation extends View {
       curve(points, {
         label,
         marks: rank ? [[x(rank), y(p)]] : [],
-        ends: { top: "1", bottom: "10⁻⁸", left: "rank 1", right: `rank ${values.length}` },
+        ends: { top: "1", bottom: "10⁻⁸", left: "1", right: String(values.length) },
+        titles: ["rank of the token", "probability"],
       }),
       terms(rows, { class: "stages" }),
     );

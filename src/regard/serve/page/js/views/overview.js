@@ -1,19 +1,23 @@
-// Overview: thumbnails of all heads of all layers, in order or sorted by a statistic. Enter opens one.
+// Overview: thumbnails of all heads of all layers, in order or sorted by a statistic, one of them large. Enter opens it.
 
 import * as api from "../api.js";
-import { digits, h, pointer, replace, say } from "../dom.js";
+import { digits, figure, h, pointer, replace, say, terms } from "../dom.js";
 import { dark, fit, inks, legend, sheet } from "../paint.js";
 import { choices } from "../side.js";
 import { store } from "../store.js";
-import { View } from "../view.js";
+import { latest, View } from "../view.js";
+import { Heat } from "./heat.js";
+import { headOf, picture } from "./head.js";
 
+// name, label, what it is, factor and unit
 const ORDERS = [
   ["place", "layer", "in layer order"],
-  ["entropy", "entropy", "nats of entropy, the most focused first"],
-  ["distance", "distance", "tokens between query and key on average, the nearest first"],
-  ["sink", "sink", "weight on the first key (attention sink), largest first"],
-  ["aer", "alignment", "alignment error rate against the gold links, the best first"],
+  ["entropy", "entropy", "entropy of a row, the most focused first", 1, "nats"],
+  ["distance", "distance", "between query and key on average, the nearest first", 1, "tokens"],
+  ["sink", "sink", "weight on the first key (attention sink), largest first", 100, "%"],
+  ["aer", "alignment error", "alignment error rate against the gold links, the best first", 100, "%"],
 ];
+const UNITS = new Map(ORDERS.map(([name, , , factor, unit]) => [name, [factor, unit]]));
 const PICTURE = 48; // pixels of a thumbnail as the server pools it
 const GAP = 14;
 const EDGE = 4; // room for the mark around a picture
@@ -29,10 +33,19 @@ class Overview extends View {
   #frame = 0;
   #tiles = []; // {site, head, x, y, size}
   #here = 0;
+  #title = h.h3({ class: "headline" });
+  #large = new Heat({ move: ([query, key]) => this.open(this.shown, { query, key }), open: () => this.open(this.shown), what: "the head in large" });
+  #facts = h.div();
+  #zoom = latest();
 
   connectedCallback() {
     if (this.firstChild) return;
-    this.append(h.div({ class: "view-head" }, this.#orders, this.#legend), this.#note, this.#canvas);
+    const card = h.div({ class: "card preview" }, this.#title, this.#large.node, this.#facts);
+    this.append(
+      h.div({ class: "view-head" }, this.#orders, this.#legend),
+      this.#note,
+      h.div({ class: "beside" }, h.div({ class: "heads-all" }, this.#canvas), card),
+    );
     this.#canvas.addEventListener("keydown", (event) => this.key(event));
     this.#canvas.addEventListener("click", (event) => this.press(event));
     this.#canvas.addEventListener("pointermove", (event) => this.hover(event));
@@ -55,11 +68,36 @@ class Overview extends View {
     const pooled = trace.sites.some((site) => site.shown && Math.max(site.n_q, site.n_k) > PICTURE);
     if (this.fresh("legend", dark(), pooled)) replace(this.#legend, legend("weights", null, pooled));
     if (this.fresh("sheets", dark())) this.#sheets.clear();
-    if (this.fresh("paint", trace.id, order, dark(), this.clientWidth, chosen.site, chosen.head, devicePixelRatio, came)) {
+    if (this.fresh("paint", trace.id, order, dark(), this.wide, chosen.site, chosen.head, devicePixelRatio, came)) {
       this.arrange(order);
       this.#here = Math.max(0, this.#tiles.findIndex((tile) => tile.site.name === chosen.site && tile.head === chosen.head));
       this.paint(order);
+      this.enlarge(this.#here);
     }
+  }
+
+  // pixels for the pictures; the large one stands beside or below them
+  get wide() {
+    return Math.max(280, this.#canvas.parentElement.clientWidth);
+  }
+
+  // the head that is pointed at, with its tokens and its numbers
+  enlarge(at) {
+    const tile = this.#tiles[at];
+    const { trace } = this;
+    if (!tile || !this.fresh("large", trace.id, tile.site.name, tile.head, dark(), this.wide, this.#statistics !== null)) return;
+    this.#zoom(async () => {
+      const { site, head } = tile;
+      const found = await this.ask(headOf(trace, site, head));
+      if (!found || this.trace !== trace) return;
+      this.shown = this.#tiles.findIndex((one) => one.site === site && one.head === head);
+      const width = Math.max(200, this.#large.node.clientWidth);
+      this.#large.draw(picture({ ...found, names: { ...found.names, titles: [site.queries, site.keys] } }, { width, height: Math.max(300, Math.min(1.3 * width, 420)) }));
+      this.#large.tell(`${site.name}, head ${head}, in large`);
+      replace(this.#title, `${site.name}, head ${head}`);
+      const facts = ORDERS.slice(1).map(([name, label]) => [label, this.value(tile, name), UNITS.get(name)]);
+      replace(this.#facts, terms(facts.filter(([, value]) => value !== null).map(([label, value, [factor, unit]]) => [label, [figure(factor * value, 3), ` ${unit}`]]), { class: "stages" }));
+    });
   }
 
   // what comes is drawn at once, as often as the screen shows it
@@ -96,7 +134,7 @@ class Overview extends View {
   }
 
   arrange(order) {
-    const width = Math.max(280, this.clientWidth);
+    const width = this.wide;
     const sites = this.trace.sites.filter((site) => site.shown);
     const tiles = sites.flatMap((site) => Array.from({ length: site.heads }, (_, head) => ({ site, head })));
     const sorted = order !== "place";
@@ -108,7 +146,7 @@ class Overview extends View {
     // a layer's heads on one line, if they are not too many
     const most = Math.max(...sites.map((site) => site.heads));
     const even = Math.floor((width - margin - 2 * EDGE + GAP) / most) - GAP;
-    const size = width < 480 ? 56 : even >= 48 ? Math.min(even, 84) : 64;
+    const size = width < 480 ? 56 : even >= 40 ? Math.min(even, 110) : 64;
     const across = Math.max(1, Math.floor((width - margin - 2 * EDGE + GAP) / (size + GAP)));
     // a line is as high as its pictures, or as the words beside it
     const high = (site) => Math.max(margin ? 34 : 12, Math.min(size, (size * site.n_q) / Math.max(site.n_q, site.n_k)));
@@ -128,7 +166,7 @@ class Overview extends View {
   }
 
   paint(order) {
-    const context = fit(this.#canvas, Math.max(280, this.clientWidth), this.tall);
+    const context = fit(this.#canvas, this.wide, this.tall);
     const ink = inks();
     for (const [name, { data, shape }] of this.#pictures) {
       if (!this.#sheets.has(name)) this.#sheets.set(name, sheet(data, shape[0] * shape[1], shape[2], "weights", null, data));
@@ -166,12 +204,13 @@ class Overview extends View {
       context.fillStyle = ink.muted;
       context.font = `12px ${ink.font}`;
       context.fillText(site.kind, 0, y + 32);
-      return context.fillText(`${site.n_q} × ${site.n_k}`, 0, y + 48);
+      return context.fillText(`${site.n_q} ${site.queries} × ${site.n_k} ${site.keys}`, 0, y + 48, this.margin - 12);
     }
     context.fillText(`${site.name} · ${head}`, x, y + size + 14, size + 4);
     const value = this.value(tile, order);
     context.fillStyle = ink.ink;
-    return context.fillText(value === null ? "–" : digits(value, 3), x, y + size + 29);
+    const [factor, unit] = UNITS.get(order);
+    return context.fillText(value === null ? "–" : `${digits(factor * value, 3)} ${unit}`, x, y + size + 29, size + 4);
   }
 
   mark(context, ink) {
@@ -192,7 +231,10 @@ class Overview extends View {
   hover(event) {
     const found = this.at(event);
     this.#canvas.style.cursor = found < 0 ? "" : "pointer";
-    if (found >= 0 && found !== this.hovered) this.tell(found);
+    if (found >= 0 && found !== this.hovered) {
+      this.tell(found);
+      this.enlarge(found);
+    }
     this.hovered = found;
   }
 
@@ -230,9 +272,9 @@ class Overview extends View {
     return near ? this.#tiles.indexOf(near) : null;
   }
 
-  open(at) {
+  open(at, cell = {}) {
     const tile = this.#tiles[at];
-    if (tile) store.go({ site: tile.site.name, head: tile.head, view: "matrix" });
+    if (tile) store.go({ site: tile.site.name, head: tile.head, view: "matrix", ...cell });
   }
 
   tell(at = this.#here) {
@@ -244,8 +286,8 @@ class Overview extends View {
   name(at) {
     const tile = this.#tiles[at];
     if (!tile) return "";
-    const parts = ORDERS.slice(1).map(([name, label]) => [label, this.value(tile, name)]);
-    const known = parts.filter(([, value]) => value !== null).map(([label, value]) => `${label} ${digits(value, 4)}`);
+    const parts = ORDERS.slice(1).map(([name, label, , factor, unit]) => [label, this.value(tile, name), factor, unit]);
+    const known = parts.filter(([, value]) => value !== null).map(([label, value, factor, unit]) => `${label} ${digits(factor * value, 4)} ${unit}`);
     const text = `${tile.site.name}, head ${tile.head}: ${known.join(", ")}`;
     this.#canvas.setAttribute("aria-label", `Heads. ${text}. Arrows move, Enter opens.`);
     return text;

@@ -104,8 +104,8 @@ export function weighed(names, weights, most = 600) {
   return [h.p({ class: "text-weighed" }, few, more), h.ol({ class: "strongest" }, top)];
 }
 
-// a line through points in [0, 1]²; marks: [x, y]; ends: texts at the ends of both axes
-export function curve(points, { label, marks = [], ends = {}, zero = null }) {
+// a line through points in [0, 1]²; marks: [x, y]; ends: texts at the ends of both axes; titles: what x and y are
+export function curve(points, { label, marks = [], ends = {}, titles = [], zero = null }) {
   const [w, h] = [240, 100];
   const at = ([x, y]) => `${(x * w).toFixed(1)},${((1 - y) * h).toFixed(1)}`;
   const text = (x, y, anchor, words) => drawing("text", { x, y, "text-anchor": anchor }, words);
@@ -120,11 +120,13 @@ export function curve(points, { label, marks = [], ends = {}, zero = null }) {
     text(-6, h, "end", ends.bottom ?? ""),
     text(0, h + 18, "start", ends.left ?? ""),
     text(w, h + 18, "end", ends.right ?? ""),
+    text(w / 2, h + 18, "middle", titles[0] ?? ""),
+    drawing("text", { transform: `translate(-8 ${h / 2}) rotate(-90)`, "text-anchor": "middle" }, titles[1] ?? ""),
   );
 }
 
 // the curve through some [x, y], x ascending; that of number `at` is marked
-export function trail(pairs, at, label) {
+export function trail(pairs, at, label, titles) {
   let [low, high] = [0, 0];
   for (const [, y] of pairs) [low, high] = [Math.min(low, y), Math.max(high, y)];
   const [first, last] = [pairs[0][0], pairs.at(-1)[0]];
@@ -132,6 +134,7 @@ export function trail(pairs, at, label) {
   const step = Math.max(1, Math.floor(pairs.length / 640));
   return curve(pairs.filter((_, n) => n % step === 0).map(place), {
     label,
+    titles,
     marks: at < 0 ? [] : [place(pairs[at])],
     ends: { top: digits(high, 3), bottom: digits(low, 3), left: String(first), right: String(last) },
     zero: low < 0 && high > 0 ? place([0, 0])[1] : null,

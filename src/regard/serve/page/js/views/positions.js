@@ -110,7 +110,7 @@ class Positions extends View {
       terms([...names.map((name, n) => [name, String([i, j][n])]), ["value", figure(value), { class: "now" }]], {
         class: "stages",
       }),
-      h.section(h.h3(about), trail(line, pairs ? j : i, about)),
+      h.section(h.h3(about), trail(line, pairs ? j : i, about, pairs ? ["key", "added to the score"] : ["position", "value"])),
     );
     this.#heat.tell(`${this.now.kind}, ${names[0]} ${i}, ${names[1]} ${j}: ${digits(value)}`);
   }

@@ -208,9 +208,9 @@ class Training extends View {
     replace(
       this.#card,
       terms([pair, value !== undefined && ["weight", figure(value), { class: "now" }]], { class: "stages" }),
-      h.section(h.h3("Seen so far"), table(["step", "entropy", "output"], lines, { class: "plain seen" })),
-      line.length > 1 ? h.section(h.h3("Entropy of this head by step"), trail(line, here, "Entropy by step")) : null,
-      loss.length > 1 ? h.section(h.h3("Held-out loss by step"), trail(loss, near, "Held-out loss by step")) : null,
+      h.section(h.h3("Seen so far"), table(["step", "entropy, nats", "output"], lines, { class: "plain seen" })),
+      line.length > 1 ? h.section(h.h3("Entropy of this head by step"), trail(line, here, "Entropy by step", ["training step", "nats"])) : null,
+      loss.length > 1 ? h.section(h.h3("Held-out loss by step"), trail(loss, near, "Held-out loss by step", ["training step", "nats a token"])) : null,
     );
     this.#heat.tell(
       `${this.nameOf(now)}: ${shortened(names.down[i])} attends to ${shortened(names.across[j])}${value === undefined ? "" : `: ${digits(value)}`}`,

@@ -1,0 +1,189 @@
+"""Explanations over HTTP: a method of `regard.see.methods` in a thread of its own, its progress and result as events.
+
+    GET /api/traces/{id}/explain?method=heads&row=1      event: progress {"done": 3, "total": 24, "what": "heads"}
+                                                         event: result   {"kind": "heads", "effects": {...}, ...}
+
+Whoever closes the stream stops the method at its next item.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import isnan
+from queue import Empty, SimpleQueue
+from threading import BoundedSemaphore, Event, Thread
+from time import monotonic
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from regard.attention.core import find_sites
+from regard.see.methods import (
+    Explanation,
+    HeadEffects,
+    LogitContributions,
+    LogitLens,
+    PatchEffects,
+    PredictionTarget,
+    TokenMatrices,
+    TokenScores,
+    explain,
+    find_blocks,
+    holds,
+    patch_activations,
+)
+from regard.see.trace import Trace
+from regard.serve.encoding import ApiResponse, RequestError
+from regard.serve.generation import server_sent_event
+from regard.serve.handlers import ApiRequest, int_field, text_field
+from regard.tasks.protocol import ProgressBar
+
+MAX_SECONDS = 600.0  # of one explanation
+POLL_SECONDS = 0.25  # how often a stream looks whether somebody still listens
+MAX_RUNNING = 2
+LENS_OPTIONS = 5  # tokens of a cell of the logit lens
+# all pairs of tokens, or a run of the model for each token: longer texts would take minutes and gigabytes
+MAX_TOKENS = {"flow": 24, "value-zeroing": 128, "value-norms": 1024, "attention-gradient": 1024, "rollout": 2048}
+PARTS = ("residual", "attention", "head")
+
+T = TypeVar("T")
+RUNNING = BoundedSemaphore(MAX_RUNNING)
+
+
+class Stopped(Exception):
+    """Nobody listens any more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A method that runs in a thread of its own, and what it has said so far."""
+
+    compute: Callable[[ProgressBar], dict[str, Any]]
+    events: SimpleQueue[bytes] = field(default_factory=SimpleQueue)
+    stopped: Event = field(default_factory=Event)
+    done: Event = field(default_factory=Event)
+
+    def progress(self, items: Iterable[T], what: str, total: int | None = None, /) -> Iterator[T]:
+        """Counts the items, says so at most ten times a second, and stops where nobody listens."""
+        items = list(items)
+        last = monotonic() + MAX_SECONDS
+        told = 0.0
+        for n, item in enumerate(items):
+            if self.stopped.is_set():
+                raise Stopped
+            if (now := monotonic()) > last:
+                raise RequestError(f"it takes longer than {MAX_SECONDS:.0f} s; send a shorter text", 413)
+            if now - told > 0.1:
+                self.events.put(server_sent_event("progress", {"done": n, "total": len(items), "what": what}))
+                told = now
+            yield item
+
+    def run(self) -> None:
+        try:
+            self.events.put(server_sent_event("result", self.compute(self.progress)))
+        except Stopped:
+            pass
+        except ValueError as error:
+            self.events.put(server_sent_event("error", {"error": " ".join(str(error).split())}))
+        except Exception as error:  # any error must reach the page
+            logging.getLogger("regard").exception("while explaining")
+            sentence = f"internal error ({type(error).__name__}); see the server log"
+            self.events.put(server_sent_event("error", {"error": sentence}))
+        finally:
+            RUNNING.release()
+            self.done.set()
+
+    def stream(self) -> Generator[bytes]:
+        if not RUNNING.acquire(timeout=POLL_SECONDS):  # an event: a page cannot read the status of a stream
+            busy = f"{MAX_RUNNING} explanations are under way; stop one, or ask again in a moment"
+            yield server_sent_event("error", {"error": busy})
+            return
+        Thread(target=self.run, name="regard explanation", daemon=True).start()
+        try:
+            while not (self.done.is_set() and self.events.empty()):
+                try:
+                    yield self.events.get(timeout=POLL_SECONDS)
+                except Empty:
+                    yield b": still under way\n\n"
+        finally:
+            self.stopped.set()
+
+
+def explanation(request: ApiRequest) -> ApiResponse:
+    """One method on one trace, as events."""
+    trace, method = request.cached.trace, text_field(request.query, "method")
+    row = int_field(request.query, "row", -1, 2**31)
+    row = -1 if row is None else row
+
+    def compute(progress: ProgressBar) -> dict[str, Any]:
+        if method == "patching":
+            if not (other := text_field(request.query, "other")):
+                raise RequestError("patching compares two traces; give the id of the other one")
+            part = text_field(request.query, "part") or PARTS[0]
+            return serialize_patches(trace, request.state.traces[other].trace, row, part, progress)
+        refuse_long(trace, method)
+        return serialize_explanation(trace, explain(trace, method, row, progress))
+
+    return ApiResponse(Job(compute).stream(), "text/event-stream")
+
+
+def refuse_long(trace: Trace, method: str) -> None:
+    tokens = max((max(trace.site(name).shape) for name in trace.attention_names), default=0)
+    if tokens > (most := MAX_TOKENS.get(method, 16_384)):
+        raise RequestError(f"{method} is for up to {most:,} tokens, and there are {tokens:,}; send a shorter text", 413)
+
+
+# --- as JSON ---
+
+
+def serialize_explanation(trace: Trace, found: Explanation) -> dict[str, Any]:
+    match found:
+        case HeadEffects():
+            effects = {name: each.tolist() for name, each in found.effects.items()}
+            about = {"effects": effects, "log_probability": found.log_probability}
+            return {"kind": "heads", "target": serialize_target(found.target)} | about
+        case TokenScores():
+            scores = {axis: each.tolist() for axis, each in found.scores.items()}
+            sums = {"total": found.total, "difference": found.difference}
+            return {"kind": "tokens", "target": serialize_target(found.target), "scores": scores} | sums
+        case TokenMatrices():
+            some = {name: serialize_matrix(each, found.axes[name]) for name, each in found.matrices.items()}
+            return {"kind": "matrices", "matrices": some}
+        case LogitLens():
+            rows, layers = range(len(trace.predictions.rows)), range(len(found.layers))
+            best = [[found.best(layer, row, LENS_OPTIONS) for row in rows] for layer in layers]
+            return {"kind": "lens", "layers": found.layers, "rows": trace.predictions.rows, "best": best}
+        case LogitContributions():
+            sums = {"total": found.total, "logit": found.logit}
+            return {
+                "kind": "contributions",
+                "target": serialize_target(found.target),
+                "parts": dict(found.parts),
+            } | sums
+
+
+def serialize_target(target: PredictionTarget) -> dict[str, Any]:
+    return {"row": target.row, "option": target.option, "name": target.name}
+
+
+def serialize_matrix(values: Tensor, axes: tuple[str, str]) -> dict[str, Any]:
+    return {"queries": axes[0], "keys": axes[1], "values": values.float().cpu().tolist()}
+
+
+def serialize_patches(trace: Trace, other: Trace, row: int, part: str, progress: ProgressBar) -> dict[str, Any]:
+    if part not in PARTS:
+        raise ValueError(f"a patch is of {', '.join(PARTS)}, not {part!r:.40}")
+    found: PatchEffects = patch_activations(trace, other, row, part=part, progress=progress)  # type: ignore[arg-type]
+    effects = [[None if isnan(one) else one for one in each] for each in found.effects.tolist()]
+    axes = {"axes": ["head" if part == "head" else axis_of_layer(trace, name) for name in found.layers]}
+    logits = {"clean": found.clean, "other": found.other}
+    return {"kind": "patches", "layers": found.layers, "labels": found.labels, "effects": effects} | axes | logits
+
+
+def axis_of_layer(trace: Trace, name: str) -> str:
+    """The positions of an attention, or of a layer: those of the queries of its first attention."""
+    if name in trace.sites:
+        return trace.site(name).site_name.queries
+    model = trace.request.task_model.model
+    (block,) = (block for block in find_blocks(model) if block.name == name)
+    return next(site.queries for _, layer, site in find_sites(model) if holds(block.module, {id(layer)}))
