@@ -126,13 +126,14 @@ SUITES: dict[str, Stages] = {
     "attention/kernels/masked": (files("decode", "kernels"),),
     "attention/backends/masked": (files("attention", "masked"),),
     "attention/backends/packed": (files("ops", "packed_attention"), files("attention", "text_positions")),
+    "serve/": (files("serve", "explanations"),),
     "see/": (
         files(
             "see/plots", "attention_maps", "surprisal", "tags", "latent_plane", "nearest_neighbours", "neighbour_plot"
         ),
         files("see/plots", "word_contributions", "position_views", "self_attention_maps", "image_overlay", "terminal"),
         files("see/plots", "length_curves", "mpl_draw"),
-        files("see", "sites", "trace", "edits", "beam_tree"),
+        files("see", "sites", "trace", "edits", "beam_tree", "methods"),
     ),
 }
 # Where the tests of a file have another name than the file.
@@ -152,6 +153,7 @@ NAMED = {
     "see/plots/text_views": "surprisal",
     "see/compare": "edits",
     "see/recorder": "edits",
+    "serve/head_views": "explanations",
     "training/config": "run",
     "training/loop": "step",
     "training/cuda_graph": "master_weights",

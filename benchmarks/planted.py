@@ -1024,6 +1024,25 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("projections", "the matrix of another head", "slice(number * width, (number + 1) * width)", "slice(0, width)"),
         ("projections", "transposed", "layer.weight.detach()[some].T, bias)", "layer.weight.detach()[:, some], bias)"),
     ],
+    "see/methods.py": [
+        ("integrated gradients", "a panel counts as the whole path", "a + share * (end - start) * b.double()", "a + share * b.double()"),
+        ("integrated gradients", "steep panels are never halved", "len(panels) < 2 * steps", "len(panels) < 0"),
+        ("explain", "heads are averaged", "each.sum(0) if each.dim() == 3", "each.mean(0) if each.dim() == 3"),
+        ("explain", "mean ablation is zero ablation", 'by="mean", progress=progress', "progress=progress"),
+    ],
+    "see/trace.py": [
+        ("first cell", "a sink is chosen", "(exclusive * tells if", "(largest * tells if"),
+        ("first cell", "a word may attend to itself", "tells &= keys != ", "tells &= keys >= 0 * "),
+        ("first cell", "the end of a sentence counts as a word", "word is not None and telling[word]", "word is None or telling[word]"),
+    ],
+    "serve/explanations.py": [
+        ("explanations", "closing the stream stops nothing", "            self.stopped.set()", "            pass"),
+        ("explanations", "decoder positions have source labels", "if holds(block.module, {id(layer)})", "if layer is not block"),
+    ],
+    "serve/head_views.py": [
+        ("row in full", "the rest are the keys that are shown", "weights, dtype=torch.bool).index_fill(0, torch.tensor(shown, device=weights.device), False)", "weights, dtype=torch.bool)"),
+        ("row in full", "norms of v without the weight", "(weights[j] * v[j]).norm()", "v[j].norm()"),
+    ],
     "see/edits.py": [
         ("edits", "multiplies by the temperature", "scores / self.edits.temperature", "scores * self.edits.temperature"),
         ("edits", "a masked key weighs 0, and nobody gets its share", "visible[:, :, self.queries.index(one.query), one.key] = False\n        weights = self.then.weigh(scores, visible)",

@@ -7,16 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.core import hook_attention
-from regard.see import Edits, HeadOff, trace_with_edits
+from regard.see import Edits, HeadOff, Temperature, methods, trace_with_edits
 from regard.see.methods import (
     METHODS,
     HeadEffects,
+    TokenMatrices,
     ablate_heads,
     attention_flow,
     attention_rollout,
     attention_times_gradient,
     attribute_tokens,
     embed,
+    explain,
     frozen_model,
     gauss_legendre,
     gradient_times_input,
@@ -35,6 +37,7 @@ from regard.see.plots.draw import ascii
 from regard.see.trace import Trace, trace_model
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import no_progress
+from tests.narrowing import assert_is_instance
 from tests.see.untrained_models import CAT, classifier, example_input, generator, image_classifier, tagger, translator
 
 TARGET = "le chat noir a mangé la souris"
@@ -265,6 +268,29 @@ def test_zeroing_a_value_that_nobody_attends_to_changes_nothing():
     found = value_zeroing(trace_of("language model"))["blocks.0"]
     assert found.triu(1).abs().max() < 1e-12
     assert found.sum(-1).allclose(torch.ones(len(found)), atol=1e-5)
+
+
+# --- the methods by name ---
+
+
+def test_steep_gradients_are_integrated_by_more_panels(monkeypatch):
+    """Attention that is all but hard: the logit changes in steps along the path."""
+    sharp = trace_with_edits(trace_of("translator"), Edits(temperatures=(Temperature("*", 0.1),)))
+    found = attribute_tokens(sharp, 3, steps=16)
+    assert found.difference is not None
+    monkeypatch.setattr(methods, "COMPLETENESS", torch.inf)
+    plain = attribute_tokens(sharp, 3, steps=16)
+    assert found.difference == plain.difference
+    assert abs(found.total - found.difference) < 0.5 * abs(plain.total - found.difference)
+
+
+def test_of_several_heads_the_named_methods_give_the_sum():
+    trace = trace_of("translator")
+    found = assert_is_instance(explain(trace, "value-norms"), TokenMatrices)
+    assert found.matrices["decoder.0.cross"].allclose(value_weighted(trace, "decoder.0.cross").sum(0))
+    assert found.axes["decoder.0.cross"] == ("written", "source")
+    mean = assert_is_instance(explain(trace, "mean-heads", 1), HeadEffects)
+    assert mean.effects["encoder.0"].equal(ablate_heads(trace, 1, by="mean").effects["encoder.0"])
 
 
 # --- what is refused, and what is drawn ---

@@ -10,7 +10,7 @@ from regard.data.tokenizers.base import EOS
 from regard.decode import Beam, Greedy, score_targets, translate
 from regard.models.seq2seq import inference_mode
 from regard.see import AttentionSite, GateSite, Trace, trace_model
-from regard.see.trace import load_pretrained, merge_subwords, to_grid
+from regard.see.trace import load_pretrained, merge_subwords, select_cell, to_grid
 from regard.tasks.config import TASK_ALIASES
 from regard.tasks.protocol import TokenAxis
 from regard.tasks.tokenizers import group_into_words, token_id, token_label
@@ -335,3 +335,30 @@ def test_empty_texts_and_folders_without_a_model_are_refused(traces, tmp_path):
         trace_model(traces["answer"].request.task_model, traces["answer"].request.text)
     with pytest.raises(ValueError, match="no node is called"):
         trace_model(traces["graph"].request.task_model, "nobody")
+
+
+# --- where one begins ---
+
+
+def test_the_first_cell_is_the_largest_weight_between_two_words_that_is_no_sink():
+    trace = trace_model(translator(layers=2), CAT, target="le chat noir a mangé la souris")
+    words = {axis: [word for word, _ in found.word_groups] for axis, found in trace.axes.items()}
+    for name in ("encoder.1", "decoder.0.cross", "decoder.1.self"):
+        site = trace.site(name)
+        rows, columns = words[site.site_name.queries], words[site.site_name.keys]
+        for head in range(site.heads):
+            weights = site.weights(head)
+            best = [
+                (float(row.max()) ** 2 / float(weights[:, key].sum()), query, key)
+                for query, row in enumerate(weights)
+                if (key := int(row.argmax())) is not None
+                and rows.count(rows[query]) == columns.count(columns[key]) == 1
+                and "</s>" not in (rows[query], columns[key])
+                and "<s>" not in (rows[query], columns[key])
+                and not (rows is columns and query == key)
+                and int((row > 0).sum()) > 1
+            ]
+            found = select_cell(trace, site, head)
+            if best:
+                assert found == max(best)[1:], (name, head)
+            assert found[1] == int(weights[found[0]].argmax())

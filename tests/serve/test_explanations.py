@@ -7,7 +7,7 @@ import pytest
 
 from regard.see.methods import METHODS, HeadEffects, TokenScores, explain, logit_lens, patch_activations
 from regard.see.trace import Trace, trace_model
-from regard.serve import explanations
+from regard.serve import explanations, head_views
 from regard.serve.explanations import Job, serialize_explanation
 from tests.narrowing import assert_is_instance
 from tests.see.untrained_models import CAT
@@ -128,3 +128,37 @@ def test_more_than_a_few_at_once_are_refused(client, traced):
         for _ in held:
             explanations.RUNNING.release()
     assert (name, "under way" in found["error"]) == ("error", True)
+
+
+# --- one row in full ---
+
+
+@pytest.mark.parametrize(("kind", "site"), [("translate", "decoder.0.cross"), ("write", "blocks.0")])
+def test_a_row_in_full_adds_up_to_its_weights_and_its_output(client, models, kind, site):
+    card = post_trace(client, {"model": kind, "text": CAT})
+    found = client.get(f"/api/traces/{card['id']}/sites/{site}/heads/1/row", params={"query": 3}).json()
+    trace = trace_model(models[kind], CAT, more=12 if kind == "write" else 0)
+    weights, v = trace.site(site).row(1, 3), trace.site(site).head_qkv(1)[2][0, 0]
+    assert [one["weight"] for one in found["keys"]] == pytest.approx(weights.tolist(), abs=1e-6)
+    for one in found["keys"]:
+        assert sum(one["products"]) == pytest.approx(one["dot"], abs=1e-5)
+        assert one["dot"] * found["scale"] == pytest.approx(one["score"], abs=1e-5)
+        assert one["exp"] / found["sum"]["exp"] == pytest.approx(one["weight"], abs=1e-6)
+        assert one["norm"] == pytest.approx(one["weight"] * float(v[one["key"]].norm()), abs=1e-5)
+        assert (one["weight"] == 0) == (not one["visible"])
+    assert sum(one["exp"] for one in found["keys"]) + found["rest"]["exp"] == pytest.approx(
+        found["sum"]["exp"], rel=1e-5
+    )
+    assert found["sum"]["weight"] == pytest.approx(1, abs=1e-5)
+    assert found["output_norm"] == pytest.approx(float((weights @ v).norm()), rel=1e-4)
+    assert found["rotated"] == (kind == "write")  # rotary positions
+
+
+def test_of_many_keys_the_strongest_are_taken_apart(client, traced, monkeypatch):
+    monkeypatch.setattr(head_views, "MAX_ROW_KEYS", 3)
+    path = f"/api/traces/{traced[0]['id']}/sites/encoder.0/heads/0/row"
+    found = client.get(path, params={"query": 2}).json()
+    weights = traced[1].site("encoder.0").row(0, 2)
+    assert [one["key"] for one in found["keys"]] == sorted(weights.topk(3).indices.tolist())
+    assert found["rest"]["count"] == len(weights) - 3
+    assert found["rest"]["weight"] == pytest.approx(1 - float(weights.topk(3).values.sum()), abs=1e-5)

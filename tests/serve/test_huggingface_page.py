@@ -107,6 +107,12 @@ def test_every_route_answers_for_every_kind(client, store, folders, name):
     scaled = pair["dot"] * pair["scale"]
     capped = pair["cap"] * np.tanh(scaled / pair["cap"]) if pair["cap"] else scaled
     assert abs(capped + pair["bias"] - pair["adjusted"]) < 1e-4
+    terms = visitor.get(head + "/row", {"query": n_q - 1}, **where).json()
+    assert np.allclose(
+        [one["weight"] for one in terms["keys"]], weights[-1, [one["key"] for one in terms["keys"]]], atol=1e-6
+    )
+    explained = visitor.get("/api/traces/{id}/explain", {"method": "value-norms"}, id=trace["id"]).text
+    assert "event: result" in explained, explained
     check = visitor.get(head + "/check", **where).json()
     assert check["difference"] <= min(check["tolerance"], 1e-4)
 
@@ -217,9 +223,9 @@ def test_every_view_is_painted_for_every_kind(shared_page, address, folders, nam
     wait_painted(viewer, "matrix")
     groups = [one.get_attribute("data-views") or "" for one in shared_page.locator("#groups button").all()]
     assert sorted(" ".join(groups).split()) == sorted(
-        [*VIEWS[name], "start", "explain", "positions", "masks", "lecture"]
+        [*VIEWS[name], "start", "explain", "row", "positions", "masks", "lecture"]
     )
-    for view in [*VIEWS[name], "explain", "start"]:
+    for view in [*VIEWS[name], "explain", "row", "start"]:
         open_tab(shared_page, view)
         wait_painted(viewer, view)
         assert not shared_page.locator("#problem").is_visible(), (view, shared_page.locator("#problem").inner_text())

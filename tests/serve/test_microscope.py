@@ -45,6 +45,7 @@ KEYS |= {
     "l": "lecture",
     "s": "start",
     "e": "explain",
+    "r": "row",
 }
 COLOURS = """async ([bytes, skip]) => {
   const { table } = await import("/static/js/paint.js");
@@ -600,6 +601,7 @@ VIEWS = {
     "translate": [
         "start",
         "explain",
+        "row",
         "overview",
         "matrix",
         "lines",
@@ -635,7 +637,7 @@ def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, first):
             seen += 1
     context.close()
     assert not found
-    assert seen == 15
+    assert seen == 18
     assert not viewer.wrong
 
 

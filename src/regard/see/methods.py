@@ -53,6 +53,8 @@ class PredictionTarget:
 def prediction_target(trace: Trace, row: int = -1, option: int | None = None) -> PredictionTarget:
     """By default the last row, and the option that the model prefers there."""
     rows = len(trace.predictions.rows)
+    if not rows:
+        raise ValueError("this model predicts nothing; ask for rollout, flow, value-zeroing or value-norms")
     if not -rows <= row < rows:
         raise ValueError(f"there is no row {row}; they are counted from 0 to {rows - 1}")
     logits = trace.predictions.logits[row]
@@ -1006,7 +1008,8 @@ def explain(trace: Trace, method: str, row: int = -1, progress: ProgressBar = no
     """
     if method not in METHODS:
         raise ValueError(f"no method is called {method!r}; there are {', '.join(METHODS)}")
-    prediction_target(trace, row)
+    if trace.predictions.rows:  # a model without a head predicts nothing, and yet attends
+        prediction_target(trace, row)
     return METHODS[method](trace, row, progress)
 
 

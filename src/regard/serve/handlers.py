@@ -31,6 +31,7 @@ from regard.serve.encoding import (
     weights_response,
 )
 from regard.serve.head_views import explain_pair as pair_of
+from regard.serve.head_views import explain_row as row_of
 from regard.serve.head_views import parse_stage, score_text
 from regard.serve.model_store import MediaStore, ModelStore
 from regard.serve.trace_cache import THUMBNAIL, CachedTrace, TraceCache, thumbnail_shape
@@ -331,6 +332,12 @@ def token_pair(request: ApiRequest) -> ApiResponse:
     (n_q, n_k), head = request.cached.site(request.site).shape, request.head
     query, key = request.query_int("query", 0, 0, n_q - 1), request.query_int("key", 0, 0, n_k - 1)
     return json_response(pair_of(request.cached.site(request.site), head, query, key))
+
+
+def row_terms(request: ApiRequest) -> ApiResponse:
+    """One row in full: every term of every score, and what adds up."""
+    (n_q, _), head = request.cached.site(request.site).shape, request.head
+    return json_response(row_of(request.cached.site(request.site), head, request.query_int("query", 0, 0, n_q - 1)))
 
 
 def check_output(request: ApiRequest) -> ApiResponse:

@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from regard.attention.normaliser import Softmax
+from regard.attention.position import QueryKeyPosition
 from regard.attention.scaled_score import GivenScale, SoftCap, is_scaled_product
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, InnerProduct, ScaledDot, Score
 from regard.models.rnn_seq2seq import PrecomputedAdditive
@@ -104,6 +106,55 @@ def explain_pair(site: AttentionSite, head: int, query: int, key: int) -> dict[s
         "v": v[key].tolist(),
         "added": (weight * v[key]).tolist(),
         "score": score_text(site.recipe.score),
+        "note": both.note,
+    }
+
+
+MAX_ROW_KEYS = 64  # keys of a row that are taken apart, the strongest
+
+
+@torch.no_grad()
+def explain_row(site: AttentionSite, head: int, query: int) -> dict[str, Any]:
+    """A query against all keys: the terms of each score, exp, their sum, the weights, and the norm of weight · v.
+
+    Of many keys the strongest are taken apart, in the order of the text, and the rest is added up.
+    """
+    refuse_index("query", query, site.shape[0], site.name)
+    found = site.steps(head, (query,), slice(0, 1), torch.float32)
+    scores, adjusted, weights = (x[0, 0, 0] for x in (found.scores, found.adjusted, found.weights))
+    visible = visible_after_edits(site, head, (query,), found.visible[0, 0])[0]
+    logits = (adjusted / site.edits.temperature).masked_fill(~visible, -torch.inf)
+    exps = (logits - logits[visible].amax()).exp() if visible.any() else torch.zeros_like(logits)
+    q, k, v = (x[0, 0].float() for x in site.head_qkv(head))
+    both = product_terms(site.recipe_after_rotation(torch.float32).score.for_heads(range(head, head + 1)), q, k)
+    shown = sorted(weights.topk(min(MAX_ROW_KEYS, len(weights))).indices.tolist())
+    rest = torch.ones_like(weights, dtype=torch.bool).index_fill(0, torch.tensor(shown, device=weights.device), False)
+    keys = [
+        {
+            "key": j,
+            "products": both.products(query, j).tolist(),
+            "dot": float(both.products(query, j).double().sum()),
+            "score": float(scores[j]),
+            "bias": float(adjusted[j] - scores[j]),
+            "visible": bool(visible[j]),
+            "exp": float(exps[j]),
+            "weight": float(weights[j]),
+            "norm": float((weights[j] * v[j]).norm()),
+        }
+        for j in shown
+    ]
+    return {
+        "q": both.q[query].tolist(),
+        "keys": keys,
+        "rest": {"count": int(rest.sum()), "exp": float(exps[rest].sum()), "weight": float(weights[rest].sum())},
+        "sum": {"exp": float(exps.double().sum()), "weight": float(weights.double().sum())},
+        "output_norm": float((weights @ v).norm()),
+        "scale": both.scale,
+        "cap": both.cap,
+        "temperature": site.edits.temperature,
+        "largest": float(logits[visible].amax()) if visible.any() else None,
+        "softmax": isinstance(site.recipe.normaliser, Softmax),
+        "rotated": isinstance(site.recipe.position, QueryKeyPosition),
         "note": both.note,
     }
 

@@ -116,6 +116,7 @@ export const column = (id, name, number, j, stage = "weights") =>
   remembered(`${head(id, name, number)}/columns/${j}${query({ stage })}`, floats);
 export const pair = (id, name, number, i, j) =>
   remembered(`${head(id, name, number)}/pair${query({ query: i, key: j })}`, json);
+export const rowTerms = (id, name, number, i) => remembered(`${head(id, name, number)}/row${query({ query: i })}`, json);
 export const check = (id, name, number) => remembered(`${head(id, name, number)}/check`, json);
 export const gate = (id, name) => remembered(`${site(id, name)}/gate`, floats);
 export const next = (id, step) => remembered(`${traces(id)}/next/${step}`, floats);

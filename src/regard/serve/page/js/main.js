@@ -5,7 +5,7 @@ import { button, element, figure, h, renew, replace, say, shortened, speakThroug
 import { listen } from "./keys.js";
 import { dark, onSystemTheme } from "./paint.js";
 import { store } from "./store.js";
-import { editTexts } from "./side.js";
+import { editTexts, withoutLast } from "./side.js";
 import { branchText, fitting, siteOf } from "./view.js";
 import { GROUPS, made, VIEWS, viewOf } from "./views/index.js";
 
@@ -95,6 +95,7 @@ function showOutput() {
     others,
     trace.before ? h.span({ class: "changed small" }, "branch: ", branchText(trace)) : null,
     edits.length ? h.span({ class: "changed small" }, "edited: ", [...edits.slice(0, 3), ...more].join("; ")) : null,
+    edits.length ? h.span(button("Undo", () => store.go({ edits: withoutLast(store.state.edits) }), { class: "small quiet" }), button("Undo all", () => store.go({ edits: {} }), { class: "small quiet" })) : null,
     unknown.length ? h.span({ class: "changed small" }, "out of vocabulary:", unknown, "; mapped to <unk>") : null,
   );
 }

@@ -144,6 +144,12 @@ function without(edits, kind, n) {
   return left;
 }
 
+// of the kind that was added last
+export function withoutLast(edits) {
+  const kind = Object.keys(edits).at(-1);
+  return kind ? without(edits, kind, edits[kind].length - 1) : edits;
+}
+
 // a head switched off, or on again: `at` is where it stands among those that are off
 export function toggled(edits, site, head, at) {
   return at >= 0 ? without(edits, "off", at) : { ...edits, off: [...(edits.off ?? []), { site, head }] };

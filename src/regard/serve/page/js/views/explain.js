@@ -34,6 +34,7 @@ const QUESTIONS = [
   }],
   ["Where do two texts part?", { patching: ["patching", "The other text is run with one state of this one: 1 brings back this text's prediction, 0 leaves the other's."] }],
 ];
+const ALWAYS = ["rollout", "flow", "value-zeroing", "value-norms"]; // also of a model that predicts nothing
 const METHODS = Object.assign({}, ...QUESTIONS.map(([, some]) => some));
 const PARTS = [["residual", "residual stream"], ["attention", "attention output"], ["head", "head"]];
 const KEPT = 30;
@@ -58,12 +59,14 @@ class Explain extends View {
   }
 
   disconnectedCallback() {
+    if (this.#stop) this.stale("request"); // begun anew when it is opened again
     this.stop();
   }
 
   show(trace, state) {
     const asked = read(state.explain);
     const rows = trace.rows ?? [];
+    if (!rows.length && !ALWAYS.includes(asked.method)) [asked.method] = ALWAYS;
     const row = clamp(asked.row ?? usual(trace, state, rows), 0, Math.max(rows.length - 1, 0));
     this.now = { trace, state, method: asked.method, row, other: asked.other, part: asked.part };
     if (this.fresh("form", trace.id, asked, row)) this.form(rows);
@@ -80,12 +83,13 @@ class Explain extends View {
 
   form(rows) {
     const { method, row, other, part } = this.now;
+    const open = QUESTIONS.filter(([, some]) => rows.length || ALWAYS.some((name) => name in some));
     const question = QUESTIONS.find(([, some]) => method in some);
-    choices(this.#questions, h.legend({ class: "hidden-text" }, "Question"), "question-of", question[0], QUESTIONS.map(([name]) => [name, name]), (name) => {
+    choices(this.#questions, h.legend({ class: "hidden-text" }, "Question"), "question-of", question[0], open.map(([name]) => [name, name]), (name) => {
       const [, some] = QUESTIONS.find(([one]) => one === name);
       this.set({ method: Object.keys(some)[0] });
     });
-    const all = Object.entries(question[1]).map(([name, [label]]) => [name, label]);
+    const all = Object.entries(question[1]).filter(([name]) => rows.length || ALWAYS.includes(name)).map(([name, [label]]) => [name, label]);
     choices(this.#methods, h.legend({ class: "hidden-text" }, "Method"), "method", method, all, (name) => this.set({ method: name }));
     this.#methods.hidden = all.length < 2;
     replace(this.#row, rows.length > 1 && method !== "lens" ? listField("Prediction", places(rows.slice(0, 2000)), row, (to) => this.set({ row: Number(to) })) : null);

@@ -81,6 +81,16 @@ export const VIEWS = [
     needs: NOTHING,
     tells: "A weight says what was read; these methods run the model again and say what it did to one prediction. Choose a method and a prediction.",
   },
+  {
+    name: "row",
+    label: "Row",
+    key: "r",
+    group: "Explain",
+    load: () => import("./row.js"),
+    fits: seen,
+    needs: NOTHING,
+    tells: "One query against all keys: a line is a key, a column a step of the formula; the last line adds up. Strips are the terms q·k by dimension, blue above 0. Click a key to take it apart.",
+  },
   { name: "pair", label: "Pair", key: "5", group: "Explain", load: () => import("./pair.js"), fits: seen, needs: NOTHING, tells: "One query and one key: a bar is one dimension, up is positive. Point at a bar to read it; choose another pair by number." },
   {
     name: "whatif",

@@ -1,11 +1,11 @@
 // Overview: thumbnails of all heads of all layers, in order or sorted by a statistic, one of them large. Enter opens it.
 
 import * as api from "../api.js";
-import { digits, figure, h, pointer, replace, say, terms } from "../dom.js";
+import { button, digits, figure, h, pointer, replace, say, terms } from "../dom.js";
 import { dark, fit, inks, legend, sheet } from "../paint.js";
-import { choices } from "../side.js";
+import { choices, toggled } from "../side.js";
 import { store } from "../store.js";
-import { latest, View } from "../view.js";
+import { isOff, latest, View } from "../view.js";
 import { Heat } from "./heat.js";
 import { headOf, picture } from "./head.js";
 
@@ -36,11 +36,12 @@ class Overview extends View {
   #title = h.h3({ class: "headline" });
   #large = new Heat({ move: ([query, key]) => this.open(this.shown, { query, key }), open: () => this.open(this.shown), what: "the head in large" });
   #facts = h.div();
+  #off = button("Switch it off", () => this.switchOff());
   #zoom = latest();
 
   connectedCallback() {
     if (this.firstChild) return;
-    const card = h.div({ class: "card preview" }, this.#title, this.#large.node, this.#facts);
+    const card = h.div({ class: "card preview" }, this.#title, this.#large.node, this.#facts, h.p(this.#off));
     this.append(
       h.div({ class: "view-head" }, this.#orders, this.#legend),
       this.#note,
@@ -76,6 +77,15 @@ class Overview extends View {
     }
   }
 
+  // the head that stands in large, off or on again
+  switchOff() {
+    const tile = this.#tiles[this.shown];
+    if (!tile) return;
+    const { edits } = store.state;
+    const at = (edits.off ?? []).findIndex((one) => one.site === tile.site.name && one.head === tile.head);
+    store.go({ edits: toggled(edits, tile.site.name, tile.head, at) });
+  }
+
   // pixels for the pictures; the large one stands beside or below them
   get wide() {
     return Math.max(280, this.#canvas.parentElement.clientWidth);
@@ -95,6 +105,7 @@ class Overview extends View {
       this.#large.draw(picture({ ...found, names: { ...found.names, titles: [site.queries, site.keys] } }, { width, height: Math.max(300, Math.min(1.3 * width, 420)) }));
       this.#large.tell(`${site.name}, head ${head}, in large`);
       replace(this.#title, `${site.name}, head ${head}`);
+      replace(this.#off, isOff(trace, site, head) ? "Switch it on" : "Switch it off");
       const facts = ORDERS.slice(1).map(([name, label]) => [label, this.value(tile, name), UNITS.get(name)]);
       replace(this.#facts, terms(facts.filter(([, value]) => value !== null).map(([label, value, [factor, unit]]) => [label, [figure(factor * value, 3), ` ${unit}`]]), { class: "stages" }));
     });

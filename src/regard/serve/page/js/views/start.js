@@ -84,7 +84,7 @@ class Start extends View {
     const way = (view, name, what) => there(view) && h.li(button([h.strong(name), h.span({ class: "muted small" }, what)], () => store.go({ view })));
     replace(
       this.#ways,
-      way("pair", "How is it computed?", "queries, keys, softmax"),
+      way(there("row") ? "row" : "pair", "How is it computed?", "queries, keys, softmax"),
       trace.steps ? way("generation", "What was written?", "word by word") : way("explain", "What decided?", "effects, not weights"),
       way("whatif", "What if?", "switch heads off"),
       way("lecture", "The lecture", "from the start"),

@@ -1,0 +1,181 @@
+"""Explanation methods on the miniature world, where the right answer is known, beside raw attention.
+
+    python benchmarks/methods.py --run out/microscope/transformer      a run of `regard train`; English to French
+
+Held-out sentences are translated under force. Each method gives every source word a score for one target word:
+alignment: is the best the word that it translates (AER)? deletion: how much log-probability is lost where the best one
+or two are replaced by the average token? decider: of an ambiguous word's translation, is the best word (itself apart)
+the one that decides its sense? Writes results/methods.json.
+"""
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from itertools import count, islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from machine import write
+from regard.decode.alignment import AlignmentCounts, argmax_links, count_links
+from regard.see import Trace, trace_model
+from regard.see.methods import (
+    PredictionTarget,
+    TokenVectors,
+    attention_rollout,
+    attention_times_gradient,
+    attribute_tokens,
+    embed,
+    frozen_model,
+    gradient_times_input,
+    leave_one_out,
+    log_probability,
+    prediction_target,
+    value_weighted,
+)
+from regard.see.trace import select_initial
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.translation.task import Translator
+from regard.world import World
+from regard.world.world import Ambiguity, Sentence
+
+LONGEST = 10  # words of a sentence
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A held-out sentence, its forced translation, and the run's best head."""
+
+    sentence: Sentence
+    trace: Trace
+    site: str
+    head: int
+
+    @property
+    def last(self) -> str:
+        return [name for name in self.trace.attention_names if name.endswith("cross")][-1]
+
+    def cross(self) -> Tensor:
+        site = self.trace.site(self.last)
+        return torch.stack([site.weights(head) for head in range(site.heads)]).mean(0)
+
+
+Scores = Callable[[Case, int, int], Tensor]  # of every source token, for one option of one row
+METHODS: dict[str, Scores] = {
+    "attention, best head": lambda case, row, option: case.trace.site(case.site).weights(case.head)[row],
+    "attention, last layer": lambda case, row, option: case.cross()[row],
+    "rollout of the encoder": lambda case, row, option: case.cross()[row] @ attention_rollout(case.trace, "source"),
+    "value norms": lambda case, row, option: value_weighted(case.trace, case.last).sum(0)[row],
+    "attention × gradient": lambda case, row, option: attention_times_gradient(case.trace, row, option)[case.last].sum(
+        0
+    )[row],
+    "gradient × input": lambda case, row, option: gradient_times_input(case.trace, row, option).scores["source"].abs(),
+    "leave one out": lambda case, row, option: leave_one_out(case.trace, row, option).scores["source"],
+    "integrated gradients": lambda case, row, option: (
+        attribute_tokens(case.trace, row, option, steps=8).scores["source"].abs()
+    ),
+}
+
+
+def cases(model: PretrainedModel, run: Path, wanted: Callable[[Sentence], bool]) -> Iterator[Case]:
+    """Held-out sentences whose every word is one token, so that words and tokens are counted alike."""
+    world = World()
+    for number in count():
+        sentence = world.sentence(number, "valid")
+        if len(sentence.words) > LONGEST or not wanted(sentence):
+            continue
+        trace = trace_model(model, sentence.text(), target=sentence.text("fr"))
+        lengths = len(trace.axes["source"].labels) - 1, len(trace.predictions.rows) - 1
+        first = select_initial(trace, run)
+        if lengths == (len(sentence.words), len(sentence.renderings["fr"].words)) and first is not None:
+            yield Case(sentence, trace, first.site, first.head)
+
+
+def forced_options(case: Case) -> list[int]:
+    """The token of every row, less the end."""
+    assert case.trace.output_ids is not None
+    return list(case.trace.output_ids)[: len(case.trace.predictions.rows) - 1]
+
+
+def score_rows(case: Case, scores: Scores) -> Tensor:
+    return torch.stack([scores(case, row, option) for row, option in enumerate(forced_options(case))])
+
+
+# --- three questions ---
+
+
+def links(case: Case, rows: Tensor) -> AlignmentCounts:
+    return count_links(case.sentence.renderings["fr"].alignment, frozenset(), argmax_links(rows))
+
+
+def losses(case: Case, rows: Tensor) -> list[list[float]]:
+    """By row, the log-probability lost without the best token, and without the best two."""
+    found = []
+    for row, option in enumerate(forced_options(case)):
+        best = rows[row, :-1].argsort(descending=True).tolist()
+        target = prediction_target(case.trace, row, option)
+        with frozen_model(case.trace):
+            before = log_probability(case.trace, target)
+            found.append([before - without(case.trace, target, best[: n + 1]) for n in range(2)])
+    return found
+
+
+def without(trace: Trace, target: PredictionTarget, tokens: list[int]) -> float:
+    def change(call: int, x: TokenVectors) -> Tensor:
+        return (
+            x.vectors if call else x.vectors.index_copy(1, torch.tensor(tokens), x.average().expand(1, len(tokens), -1))
+        )
+
+    with embed(trace, change):
+        return log_probability(trace, target)
+
+
+def decided(case: Case, scores: Scores, ambiguity: Ambiguity) -> bool:
+    row = next(there for here, there in sorted(case.sentence.renderings["fr"].alignment) if here == ambiguity.index)
+    found = scores(case, row, forced_options(case)[row])[:-1].clone()
+    found[ambiguity.index] = -torch.inf
+    return int(found.argmax()) == ambiguity.decider
+
+
+def ambiguity_of(sentence: Sentence) -> Ambiguity | None:
+    aligned = {here for here, _ in sentence.renderings["fr"].alignment}
+    return next((one for one in sentence.ambiguities if "fr" in one.languages and one.index in aligned), None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--sentences", type=int, default=12)
+    parser.add_argument("--ambiguous", type=int, default=40)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    model = Translator.load(given.run)
+    plain = list(islice(cases(model, given.run, lambda one: True), given.sentences))
+    unclear = list(islice(cases(model, given.run, lambda one: ambiguity_of(one) is not None), given.ambiguous))
+    chance = sum(1 / (len(case.sentence.words) - 1) for case in unclear) / len(unclear)
+    about = {"sentences": len(plain), "ambiguous": len(unclear), "decider_by_chance": chance}
+    rows = []
+    for name, scores in METHODS.items():
+        start = time.process_time()
+        found = [score_rows(case, scores) for case in plain]
+        seconds = (time.process_time() - start) / sum(map(len, found))
+        aer = reduce(lambda a, b: a + b, (links(*each) for each in zip(plain, found, strict=True))).error
+        lost = [row for each in zip(plain, found, strict=True) for row in losses(*each)]
+        lost = torch.tensor(lost).mean(0).tolist()
+        hits = [decided(case, scores, one) for case in unclear if (one := ambiguity_of(case.sentence)) is not None]
+        share = sum(hits) / len(hits)
+        rows.append(
+            {"method": name, "aer": aer, "lost_1": lost[0], "lost_2": lost[1], "decider": share, "seconds": seconds}
+        )
+        print(f"{name:24} AER {aer:.3f}   lost {lost[0]:.2f}, {lost[1]:.2f} nats   decider {share:.2f}", flush=True)
+        write("methods", f"python benchmarks/methods.py {shlex.join(sys.argv[1:])}", rows, **about)
+    print(about)
+
+
+if __name__ == "__main__":
+    main()
