@@ -126,7 +126,8 @@ SUITES: dict[str, Stages] = {
     "attention/kernels/masked": (files("decode", "kernels"),),
     "attention/backends/masked": (files("attention", "masked"),),
     "attention/backends/packed": (files("ops", "packed_attention"), files("attention", "text_positions")),
-    "serve/": (files("serve", "explanations"),),
+    "serve/explanations": (files("serve", "explanations"),),
+    "serve/head_views": (files("serve", "explanations"),),
     "see/": (
         files(
             "see/plots", "attention_maps", "surprisal", "tags", "latent_plane", "nearest_neighbours", "neighbour_plot"

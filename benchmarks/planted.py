@@ -1040,7 +1040,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("explanations", "decoder positions have source labels", "if holds(block.module, {id(layer)})", "if layer is not block"),
     ],
     "serve/head_views.py": [
-        ("row in full", "the rest are the keys that are shown", "weights, dtype=torch.bool).index_fill(0, torch.tensor(shown, device=weights.device), False)", "weights, dtype=torch.bool)"),
+        ("row in full", "the rest are the keys that are shown", "rest = ~torch.isin(", "rest = torch.isin("),
         ("row in full", "norms of v without the weight", "(weights[j] * v[j]).norm()", "v[j].norm()"),
     ],
     "see/edits.py": [

@@ -128,7 +128,7 @@ def explain_row(site: AttentionSite, head: int, query: int) -> dict[str, Any]:
     q, k, v = (x[0, 0].float() for x in site.head_qkv(head))
     both = product_terms(site.recipe_after_rotation(torch.float32).score.for_heads(range(head, head + 1)), q, k)
     shown = sorted(weights.topk(min(MAX_ROW_KEYS, len(weights))).indices.tolist())
-    rest = torch.ones_like(weights, dtype=torch.bool).index_fill(0, torch.tensor(shown, device=weights.device), False)
+    rest = ~torch.isin(torch.arange(len(weights)), torch.tensor(shown)).to(weights.device)
     keys = [
         {
             "key": j,
