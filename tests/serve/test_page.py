@@ -210,8 +210,8 @@ def test_the_first_screen_says_what_one_cell_means_in_sixty_words_and_leads_on(v
     print(len(text), "words")
     assert len(text) <= 60
     assert view.locator(".ways button").count() == 4
-    view.locator(".ways button").first.click()
-    viewer.wait("pair")
+    view.get_by_role("button", name="What if?").click()
+    viewer.wait("whatif")
     assert "query=~1&key=~1" in page.url
 
 
