@@ -458,12 +458,14 @@ def test_a_cancelled_or_late_job_frees_its_place_at_once():
         while not batch.jobs:
             await asyncio.sleep(0.001)
         scheduler.cancel([gone])
-        for job, status in ((gone, 499), (late, 408)):
-            with pytest.raises(ValueError) as refused:  # noqa: PT011
-                await asyncio.wait_for(job.future, 5)
-            assert refused.value.status == status  # type: ignore[attr-defined]
-        assert batch.jobs == [kept]
-        batch.free.set()
+        try:
+            for job, status in ((gone, 499), (late, 408)):
+                with pytest.raises(ValueError) as refused:  # noqa: PT011
+                    await asyncio.wait_for(job.future, 5)
+                assert refused.value.status == status  # type: ignore[attr-defined]
+            assert batch.jobs == [kept]
+        finally:
+            batch.free.set()
         await kept.future
 
     scheduled(work)
