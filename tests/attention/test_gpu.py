@@ -80,5 +80,5 @@ def test_the_dense_kernels_run_what_needs_no_mask():
     q = torch.zeros(1, 2, 4096, 64, device="cuda", dtype=torch.bfloat16)
     assert explain(Recipe(), q).backend == "sdpa"
     assert explain(Recipe(pattern=Window(64)), q).backend == "block_sparse"
-    assert explain(Recipe(pattern=Causal(), normaliser=SinkSoftmax(2)), q).backend == "block_sparse"
-    assert explain(Recipe(score=SoftCap(50.0), pattern=Causal()), q).backend == "flex"
+    assert explain(Recipe(pattern=Causal(), normaliser=SinkSoftmax(2)), q).backend == "sdpa"
+    assert explain(Recipe(score=SoftCap(50.0), pattern=Causal()), q).backend == "block_sparse"

@@ -687,7 +687,8 @@ class BlockSparseCall:
         }
         of_tiles = {"OWN": shape.own, "TILE": shape.other, "PARTS": shape.parts, "BULK": shape.bulk}
         of_tiles |= {"SIZE": static.size if isinstance(static, TileLists) else 1}
-        of_tiles |= {"AHEAD": not isinstance(static, Band) or static.least < 0}
+        # asked of a bias alone: without one, every band has the same kernels
+        of_tiles |= {"AHEAD": self.farthest is None or not isinstance(static, Band) or static.least < 0}
         of_numbers |= {"APPROXIMATE": q.is_cuda and q.dtype.itemsize == 2}  # the interpreter has no such instruction
         compiler_options = {"num_warps": shape.warps, "num_stages": shape.stages, "maxnreg": shape.registers}
         return of_heads | of_numbers | of_tiles | compiler_options
