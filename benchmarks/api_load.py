@@ -431,7 +431,7 @@ def main() -> None:
         "--models", type=Path, default=Path("out") / "api-load", help="where the models are, or are trained"
     )
     parser.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS)
-    parser.add_argument("--options", nargs="*", default=[], help="of regard api, as lanes=1")
+    parser.add_argument("--options", nargs="*", default=[], help="of regard api, as workers=1")
     given = parser.parse_args()
     options = tuple(word for one in given.options for word in (f"--{one.partition('=')[0]}", one.partition("=")[2]))
     os.environ.setdefault("OMP_NUM_THREADS", "2")

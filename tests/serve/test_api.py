@@ -422,7 +422,7 @@ def scheduled(work: Any, **how: Any) -> Any:
     """What an async function makes with a scheduler that runs."""
 
     async def run() -> Any:
-        scheduler = Scheduler(Metrics(), **{"lanes": 1, "max_waiting": 4, "max_tokens": 3} | how)
+        scheduler = Scheduler(Metrics(), **{"workers": 1, "max_waiting": 4, "max_tokens": 3} | how)
         scheduler.start()
         try:
             return await work(scheduler)
@@ -438,7 +438,7 @@ def test_jobs_join_within_the_budget_wait_in_the_queue_and_are_refused_beyond():
         batch = SlowBatch(free)
         jobs = [job_of(lambda: batch) for _ in range(7)]
         for job in jobs:
-            while scheduler.lanes[0].tokens < 3 and scheduler.waiting:
+            while scheduler.workers[0].tokens < 3 and scheduler.waiting:
                 await asyncio.sleep(0.001)
             scheduler.submit([job])
         with pytest.raises(ValueError, match="too many requests"):

@@ -8,7 +8,7 @@ import pytest
 from regard.see.methods import METHODS, HeadEffects, TokenScores, explain, logit_lens, patch_activations
 from regard.see.trace import Trace, trace_model
 from regard.serve import explanations, head_views
-from regard.serve.explanations import Job, serialize_explanation
+from regard.serve.explanations import ExplanationJob, serialize_explanation
 from tests.narrowing import assert_is_instance
 from tests.see.untrained_models import CAT
 
@@ -111,7 +111,7 @@ def test_whoever_closes_the_stream_stops_the_method():
             time.sleep(0.01)
         return {}
 
-    job = Job(compute)
+    job = ExplanationJob(compute)
     stream = job.stream()
     assert next(stream).startswith(b"event: progress")
     stream.close()

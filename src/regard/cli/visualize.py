@@ -319,7 +319,7 @@ class ApiOptions:
     batch_tokens: Annotated[
         int, typer.Option(min=1, help="Token budget of a running batch: source tokens × beams.")
     ] = 4096
-    lanes: Annotated[int, typer.Option(min=0, help="Threads that compute, a core each; 0 for all cores.")] = 0
+    workers: Annotated[int, typer.Option(min=0, help="Threads that compute, a core each; 0 for all cores.")] = 0
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request.")] = 4 * 2**20
 
 

@@ -58,11 +58,10 @@ from regard.serve.metrics import Metrics
 from regard.serve.model_store import ModelStore, describe_model, readable_file
 from regard.serve.scheduler import BeamBatch, CallBatch, Job, Scheduler, StreamBatch
 from regard.serve.security import HOSTS, BodyBudget
-from regard.tasks.language_modeling.task import GenerationOutput, TextGenerator
-from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.language_modeling.task import GenerationOutput
 from regard.tasks.protocol import Task
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, get_task
-from regard.tasks.translation.task import Translator, translation_output
+from regard.tasks.translation.task import translation_output
 
 OPEN_PATHS = ("/health", "/ready", "/metrics")  # that need no key
 MAX_ATTENTION_TOKENS = 512  # of an input whose weights are sent as numbers
@@ -84,7 +83,7 @@ class ApiLimits:
         max_body: bytes of a request.
         max_waiting: sentences and texts that wait; more are refused with 429.
         batch_tokens: of a running batch: source tokens × beams.
-        lanes: threads that compute, one core each; 0 for as many as torch uses.
+        workers: threads that compute, one core each; 0 for as many as torch uses.
     """
 
     timeout: float = 60.0
@@ -94,7 +93,7 @@ class ApiLimits:
     max_body: int = 4 * 2**20
     max_waiting: int = 256
     batch_tokens: int = 4096
-    lanes: int = 0
+    workers: int = 0
 
 
 # --- models ---
@@ -113,7 +112,7 @@ class ServedModel:
 
     name: str
     task: Task
-    task_model: PretrainedModel
+    task_model: Any
     folder: Path | None
     model: Any
     search: BatchSearch | None
@@ -121,11 +120,9 @@ class ServedModel:
     version: int
 
     @staticmethod
-    def of(
-        name: str, task_model: PretrainedModel, folder: Path | None, precision: str, exported: Path | None
-    ) -> "ServedModel":
+    def of(name: str, task_model: Any, folder: Path | None, precision: str, exported: Path | None) -> "ServedModel":
         task, model, search, joins = get_task(task_model.settings.task), None, None, False
-        if not isinstance(task_model, Translator):
+        if task.batching != "search":
             if precision != "float32" or exported is not None:
                 what = f"precision {precision}" if exported is None else f"{exported}, an exported model,"
                 raise ValueError(f"{what} is for translation, and {name} is for the task {task.name!r}; leave it out")
@@ -144,7 +141,7 @@ class ServedModel:
             "verb": self.task.verb,
             "what": describe_model(self.task_model),
         }
-        if isinstance(self.task_model, Translator):
+        if self.task.batching == "search":
             found |= {"source": self.task_model.settings.data.source, "target": self.task_model.settings.data.target}
         return found
 
@@ -172,7 +169,7 @@ class Api:
         self.precision, self.exported, self.metrics = precision, exported, Metrics()
         self.scheduler = Scheduler(
             self.metrics,
-            lanes=limits.lanes or torch.get_num_threads(),
+            workers=limits.workers or torch.get_num_threads(),
             max_waiting=limits.max_waiting,
             max_tokens=limits.batch_tokens,
         )
@@ -181,7 +178,8 @@ class Api:
 
     def load(self, name: str) -> ServedModel:
         entry = self.store.entry(name)
-        translates = isinstance(model := entry.current_model(), Translator)
+        model = entry.current_model()
+        translates = get_task(model.settings.task).batching == "search"
         precision = self.precision if translates or len(self.store.entries) == 1 else "float32"
         return ServedModel.of(name, model, entry.folder, precision, self.exported)
 
@@ -238,7 +236,7 @@ class Api:
                 self.scheduler.cancel(jobs)
 
     async def call(self, request: Request, name: str, work: Callable[[], Any], tokens: int = 1) -> Any:
-        """Work that shares no batch, on a lane."""
+        """Work that shares no batch, on a worker."""
         ((found,),) = await self.run(
             request, [self.job((name, object()), lambda: CallBatch(lambda _: [work()]), [None], tokens)]
         )
@@ -247,7 +245,6 @@ class Api:
     def translation_jobs(self, served: ServedModel, texts: Sequence[str], beam: Beam) -> list[Job | None]:
         """One for each text; None where there is nothing to translate."""
         translator, search = served.task_model, served.search
-        assert isinstance(translator, Translator)
         assert search is not None
         if not 1 <= beam.size <= self.limits.max_beam:
             raise RequestError(f"a beam of {beam.size}; this server searches with 1 to {self.limits.max_beam}")
@@ -270,7 +267,6 @@ class Api:
     ) -> list[list[Translation]]:
         """The n-best list of each text."""
         translator = served.task_model
-        assert isinstance(translator, Translator)
         jobs = self.translation_jobs(served, texts, beam)
         results = iter(await self.run(request, [job for job in jobs if job is not None]))
         found = []
@@ -531,7 +527,7 @@ async def run_verb(
 ) -> Sequence[Any]:
     texts = inputs[-1] if isinstance(inputs[-1], list) else [inputs[-1]]
     api.check_texts(texts)
-    if isinstance(served.task_model, Translator):
+    if served.task.batching == "search":
         beam = options["beam"]
         beam = Beam(beam, length_penalty=options["length_penalty"], n_best=options["n_best"])
         found = await api.translate(request, served, texts, beam)
@@ -539,7 +535,7 @@ async def run_verb(
     if options.get("tokens", 0) > api.limits.max_tokens:
         raise RequestError(f"tokens = {options['tokens']}; this server generates at most {api.limits.max_tokens}")
     tokens = sum(1 + len(text) // CHARACTERS_PER_TOKEN for text in texts)
-    if isinstance(served.task_model, TextGenerator):
+    if served.task.batching == "generation":
         return await generate_texts(api, request, served, texts, **options)
     verb = getattr(served.task_model, served.task.verb)
     if not how.batched:
@@ -556,7 +552,6 @@ async def generate_texts(
 ) -> list[GenerationOutput]:
     """As the model's own verb, token by token: other clients are served in between."""
     generator, jobs = served.task_model, list[Job]()
-    assert isinstance(generator, TextGenerator)
     search = Greedy() if options["temperature"] == 0 else Sampling(**options)
     for prompt in prompts:
         opening, ids = generator.encode_prompt(prompt)
@@ -581,7 +576,7 @@ class TextPart:
 
 
 def text_parts(
-    generator: TextGenerator, prompt: Sequence[int], search: StepwiseSearch, tokens: int, top: int = 0
+    generator: Any, prompt: Sequence[int], search: StepwiseSearch, tokens: int, top: int = 0
 ) -> Iterator[TextPart]:
     """The continuation of a prompt, step by step; with each token the `top` most probable ones."""
     found, sent = list[GeneratedToken](), 0

@@ -50,12 +50,12 @@ T = TypeVar("T")
 RUNNING = BoundedSemaphore(MAX_RUNNING)
 
 
-class Stopped(Exception):
+class ClientDisconnect(Exception):
     """Nobody listens any more."""
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class ExplanationJob:
     """A method that runs in a thread of its own, and what it has said so far."""
 
     compute: Callable[[ProgressBar], dict[str, Any]]
@@ -67,21 +67,21 @@ class Job:
         """Counts the items, says so at most ten times a second, and stops where nobody listens."""
         items = list(items)
         last = monotonic() + MAX_SECONDS
-        told = 0.0
+        sent = 0.0
         for n, item in enumerate(items):
             if self.stopped.is_set():
-                raise Stopped
+                raise ClientDisconnect
             if (now := monotonic()) > last:
                 raise RequestError(f"it takes longer than {MAX_SECONDS:.0f} s; send a shorter text", 413)
-            if now - told > 0.1:
+            if now - sent > 0.1:
                 self.events.put(server_sent_event("progress", {"done": n, "total": len(items), "what": what}))
-                told = now
+                sent = now
             yield item
 
     def run(self) -> None:
         try:
             self.events.put(server_sent_event("result", self.compute(self.progress)))
-        except Stopped:
+        except ClientDisconnect:
             pass
         except ValueError as error:
             self.events.put(server_sent_event("error", {"error": " ".join(str(error).split())}))
@@ -124,7 +124,7 @@ def explanation(request: ApiRequest) -> ApiResponse:
         refuse_long(trace, method)
         return serialize_explanation(trace, explain(trace, method, row, progress))
 
-    return ApiResponse(Job(compute).stream(), "text/event-stream")
+    return ApiResponse(ExplanationJob(compute).stream(), "text/event-stream")
 
 
 def refuse_long(trace: Trace, method: str) -> None:

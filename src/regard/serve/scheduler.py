@@ -1,7 +1,7 @@
 """Scheduler: continuous batching: the jobs of all clients advance together, step by step, within a token budget.
 
-A lane is a thread with one core. At every step it takes waiting jobs as far as its budget goes, they join the batch of
-their key, all batches advance by one step, and what is finished, cancelled or late leaves at once.
+A worker is a thread with one core. At every step it takes waiting jobs as far as its budget goes, they join the batch
+of their key, all batches advance by one step, and what is finished, cancelled or late leaves at once.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from regard.serve.encoding import RequestError
 from regard.serve.metrics import Metrics
 from regard.serve.workers import limit_arenas
 
-ARENAS = 4  # of malloc: the event loop's, and the lanes'
+ARENAS = 4  # of malloc: the event loop's, and the workers'
 END = object()
 NUMBERS = count()
 
 
 class Job:
-    """One sentence, text or call of a client; made on the event loop that waits for it, advanced by a lane.
+    """One sentence, text or call of a client; made on the event loop that waits for it, advanced by a worker.
 
     Args:
         key: jobs of one key share a batch.
@@ -61,7 +61,7 @@ class Job:
             self.future.exception()  # a client that has gone reads it no more
         self.parts.put_nowait(END)
 
-    # --- on a lane ---
+    # --- on a worker ---
 
     def send(self, part: Any) -> None:
         self.call(self.parts.put_nowait, part)
@@ -91,7 +91,7 @@ class Job:
 
 
 class RunningBatch(ABC):
-    """Abstract: the jobs of one key, which advance together. It is used by one lane."""
+    """Abstract: the jobs of one key, which advance together. It is used by one worker."""
 
     @abstractmethod
     def add(self, jobs: Sequence[Job]) -> None:
@@ -198,11 +198,11 @@ class StreamBatch(RunningBatch):
         self.jobs = [job for job in self.jobs if job not in jobs]
 
 
-# --- lanes ---
+# --- workers ---
 
 
 @dataclass(eq=False)
-class Lane:
+class Worker:
     """A thread, and what it runs: its jobs, and the batch of each key."""
 
     thread: Thread | None = None
@@ -221,25 +221,25 @@ class Lane:
 
 
 class Scheduler:
-    """Waiting jobs, and the lanes that take them.
+    """Waiting jobs, and the workers that take them.
 
     Args:
-        lanes: how many; each uses one core.
+        workers: how many; each uses one core.
         max_waiting: jobs that wait at most; more are refused.
-        max_tokens: the budget of a lane, source tokens × beams; one job alone may exceed it.
+        max_tokens: the budget of a worker, source tokens × beams; one job alone may exceed it.
     """
 
-    def __init__(self, metrics: Metrics, *, lanes: int, max_waiting: int, max_tokens: int):
+    def __init__(self, metrics: Metrics, *, workers: int, max_waiting: int, max_tokens: int):
         self.metrics, self.max_waiting, self.max_tokens = metrics, max_waiting, max_tokens
         self.waiting, self.changed, self.closing = deque[Job](), Condition(), False
-        self.lanes = [Lane() for _ in range(lanes)]
+        self.workers = [Worker() for _ in range(workers)]
         limit_arenas(ARENAS)
 
     def start(self) -> None:
-        for number, lane in enumerate(self.lanes):
+        for number, worker in enumerate(self.workers):
             # a daemon, so that the process can exit
-            lane.thread = Thread(target=self.work, args=(lane,), name=f"regard lane {number}", daemon=True)
-            lane.thread.start()
+            worker.thread = Thread(target=self.work, args=(worker,), name=f"regard worker {number}", daemon=True)
+            worker.thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """All of them, or none if too many wait."""
@@ -261,71 +261,73 @@ class Scheduler:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Lanes end when nothing waits or runs any more."""
+        """Workers end when nothing waits or runs any more."""
         with self.changed:
             self.closing = True
             self.changed.notify_all()
-        for lane in self.lanes:
-            if lane.thread is not None:
-                lane.thread.join()
+        for worker in self.workers:
+            if worker.thread is not None:
+                worker.thread.join()
 
-    # --- on a lane ---
+    # --- on a worker ---
 
-    def work(self, lane: Lane) -> None:
+    def work(self, worker: Worker) -> None:
         torch.set_num_threads(1)
-        while (jobs := self.take(lane)) is not None:
-            self.admit(lane, jobs)
-            for key, batch in list(lane.batches.items()):
-                self.advance(lane, key, batch)
+        while (jobs := self.take(worker)) is not None:
+            self.admit(worker, jobs)
+            for key, batch in list(worker.batches.items()):
+                self.advance(worker, key, batch)
 
-    def take(self, lane: Lane) -> list[Job] | None:
-        """The jobs that join at the next step: the lane's share of all; None at the end."""
+    def take(self, worker: Worker) -> list[Job] | None:
+        """The jobs that join at the next step: the worker's share of all; None at the end."""
         with self.changed:
-            self.metrics.running.set(sum(len(one.jobs) for one in self.lanes))
-            while not self.waiting and not lane.jobs:
+            self.metrics.running.set(sum(len(one.jobs) for one in self.workers))
+            while not self.waiting and not worker.jobs:
                 if self.closing:
                     return None
                 self.changed.wait()
-            taken, running = list[Job](), lane.tokens
-            share = (sum(one.tokens for one in self.lanes) + sum(job.tokens for job in self.waiting)) / len(self.lanes)
+            taken, running = list[Job](), worker.tokens
+            share = (sum(one.tokens for one in self.workers) + sum(job.tokens for job in self.waiting)) / len(
+                self.workers
+            )
             while self.waiting and (
                 not running or (running < share and running + self.waiting[0].tokens <= self.max_tokens)
             ):
                 taken.append(self.waiting.popleft())
                 running += taken[-1].tokens
-            lane.jobs += taken
+            worker.jobs += taken
             self.metrics.waiting.set(len(self.waiting))
             return taken
 
-    def admit(self, lane: Lane, jobs: Sequence[Job]) -> None:
+    def admit(self, worker: Worker, jobs: Sequence[Job]) -> None:
         now, by_key = monotonic(), dict[Hashable, list[Job]]()
         for job in jobs:
             by_key.setdefault(job.key, []).append(job)
         for key, group in by_key.items():
-            self.drop(lane, None, [(job, why) for job in group if (why := job.objection(now))])
-            if group := [job for job in group if job in lane.jobs]:
+            self.drop(worker, None, [(job, why) for job in group if (why := job.objection(now))])
+            if group := [job for job in group if job in worker.jobs]:
                 try:
-                    batch = lane.batches.get(key) or group[0].batch()
+                    batch = worker.batches.get(key) or group[0].batch()
                     batch.add(group)
-                    lane.batches[key] = batch
+                    worker.batches[key] = batch
                 except Exception as error:
-                    self.drop(lane, None, [(job, error) for job in group])
+                    self.drop(worker, None, [(job, error) for job in group])
 
-    def advance(self, lane: Lane, key: Hashable, batch: RunningBatch) -> None:
-        mine = [job for job in lane.jobs if job.key == key]
+    def advance(self, worker: Worker, key: Hashable, batch: RunningBatch) -> None:
+        mine = [job for job in worker.jobs if job.key == key]
         now = monotonic()
         if late := [(job, why) for job in mine if (why := job.objection(now))]:
-            self.drop(lane, batch, late)
+            self.drop(worker, batch, late)
             if len(late) == len(mine):
                 return
         self.metrics.batch_size.observe(len(mine) - len(late))
         try:
-            lane.release(batch.step())
+            worker.release(batch.step())
         except Exception as error:  # what is left of the batch is in no known state
-            lane.batches.pop(key)
-            self.drop(lane, None, [(job, error) for job in lane.jobs if job.key == key])
+            worker.batches.pop(key)
+            self.drop(worker, None, [(job, error) for job in worker.jobs if job.key == key])
 
-    def drop(self, lane: Lane, batch: RunningBatch | None, jobs: Sequence[tuple[Job, Exception]]) -> None:
+    def drop(self, worker: Worker, batch: RunningBatch | None, jobs: Sequence[tuple[Job, Exception]]) -> None:
         """Jobs that end without a result."""
         if not jobs:
             return
@@ -335,4 +337,4 @@ class Scheduler:
             if not isinstance(why, ValueError):
                 logging.getLogger("regard").error("error in a batch", exc_info=why)
             job.fail(why)
-        lane.release([job for job, _ in jobs])
+        worker.release([job for job, _ in jobs])

@@ -19,9 +19,7 @@ from regard.decode.translation import Translation
 from regard.serve.api import NO_KEY, Api, ServedModel, Text, TextPart, header_key, ok, text_parts
 from regard.serve.encoding import RequestError, encode_json
 from regard.serve.scheduler import Job, StreamBatch
-from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.tokenizers import token_label
-from regard.tasks.translation.task import Translator
 
 LANGUAGES = {"en": "English", "fr": "French", "de": "German", "es": "Spanish", "it": "Italian", "nl": "Dutch"}
 LANGUAGES |= {"pt": "Portuguese", "ru": "Russian", "zh": "Chinese", "ja": "Japanese", "cs": "Czech", "pl": "Polish"}
@@ -50,10 +48,8 @@ class TranslateAnswer(BaseModel):
 
 def add_translation(app: FastAPI, api: Api) -> None:
     def translators() -> list[tuple[ServedModel, Any]]:
-        found = [
-            (one, one.task_model.settings.data) for one in api.models.values() if isinstance(one.task_model, Translator)
-        ]
-        return [(served, data) for served, data in found]
+        found = [one for one in api.models.values() if one.task.batching == "search"]
+        return [(one, one.task_model.settings.data) for one in found]
 
     @app.post("/translate", response_model=TranslateAnswer)
     async def translate(request: Request, body: TranslateBody) -> Response:
@@ -166,10 +162,10 @@ def add_completions(app: FastAPI, api: Api) -> None:
     def card(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": begun, "owned_by": "regard"}
 
-    def generators() -> dict[str, TextGenerator]:
-        return {name: one.task_model for name, one in api.models.items() if isinstance(one.task_model, TextGenerator)}
+    def generators() -> dict[str, Any]:
+        return {name: one.task_model for name, one in api.models.items() if one.task.batching == "generation"}
 
-    def generator(name: str) -> TextGenerator:
+    def generator(name: str) -> Any:
         if name not in (there := generators()):
             raise RequestError(f"no language model is called {name!r:.80}; there are {', '.join(there) or 'none'}", 404)
         return there[name]
@@ -228,7 +224,7 @@ def completion_search(body: CompletionBody, seed: int) -> Greedy | Sampling:
 class CompletionText:
     """One choice of an answer, as far as it has been generated."""
 
-    def __init__(self, generator: TextGenerator, index: int):
+    def __init__(self, generator: Any, index: int):
         self.generator, self.index, self.count = generator, index, 0
         self.finish: str | None = None
         self.clear()

@@ -230,6 +230,7 @@ class Task(ABC):
     batch_unit: ClassVar[str] = "tokens"  # what `train.batch_size` counts; "" where a batch is everything
     max_tokens: ClassVar[int] = MAX_SENTENCE_TOKENS  # of an example, when a model is evaluated
     inputs: ClassVar[InputSpec] = InputSpec()
+    batching: ClassVar[Literal["call", "search", "generation"]] = "call"  # what a server runs for many inputs
     searches: ClassVar[bool] = False  # whether `evaluate` decodes with a search that can be chosen
     suggested_command: ClassVar[str] = "evaluate"  # to try on a trained model
 

@@ -540,6 +540,7 @@ class LanguageModelingTask(Task):
     settings = LanguageModelingSettings
     task_model = TextGenerator
     verb = "generate"
+    batching = "generation"
     inputs = InputSpec(options=("beam", "more"))
     suggested_command = "generate"
 

@@ -333,6 +333,7 @@ class TranslationTask(Seq2SeqTask):
     settings = TranslationSettings
     task_model = Translator
     verb = "translate"
+    batching = "search"
     searches = True
     suggested_command = "translate"
     beam = 5
