@@ -32,7 +32,7 @@ from regard.attention import Causal, Full, Pattern, Recipe, ReLU, Sampled, atten
 from regard.attention.backends import elementwise
 from regard.attention.backends.hard import hard_attention
 from regard.attention.backends.tiles import Interval
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 
 SIZES = {"cuda": (12, 64, 4096, 32_768), "cpu": (2, 32, 1024, 4096)}  # heads, width, tokens that fit eager, and not
 SWEPT, WARM_TOKENS = 8192, 512

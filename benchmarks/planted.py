@@ -25,6 +25,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Pattern", "block map ignores where the queries start",
          "Span(start, start + n_q, block)", "Span(0, n_q, block)"),
         ("Pattern", "does not notice that heads differ", ".numel() > 1", ".numel() > 2"),
+        ("positions", "keys that start elsewhere are taken to start at 0", "first_q if first_k == 0 else None", "first_q"),
+        ("positions", "gaps between positions are overlooked", "(positions.diff() == 1).all()", "(positions.diff() >= 1).all()"),
+        ("positions", "positions of the first batch element for all", "i[:, None, :, None]", "i[:1, None, :, None]"),
     ],
     "attention/softmax_variants.py": [
         ("Hard", "chooses the worst key", ".argmax(-1)", ".argmin(-1)"),
@@ -52,8 +55,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("TopK", "always softmax", "self.then.weigh(scores, self", "Softmax().weigh(scores, self"),
         ("TopK", "log-probability among all keys", "log_probability(scores, self.best(scores, visible)",
          "log_probability(scores, visible"),
-    ],
-    "attention/head_mixing.py": [
         ("TalkingHeads", "weights are not mixed", "mix_heads(self.then.weigh(mixed, visible), self.after)", "self.then.weigh(mixed, visible)"),
         ("mix_heads", "the other way round", "b h i j, h n -> b n i j", "b h i j, n h -> b n i j"),
         ("Differential", "the second head alone is changed", "first - share.to(scores.dtype) * second", "second - share.to(scores.dtype) * first"),
@@ -250,11 +251,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("learned parts", "fresh: a module shared within a recipe becomes two", "return deepcopy(part, made)", "return tuple(deepcopy(x, dict(made)) for x in part)"),
         ("learned parts", "fresh: what holds no weights is copied", "        made[id(part)] = part\n", "        pass\n"),
         ("learned parts", "fresh: somebody's tensor is copied", "    if not learned_modules(part, \"\"):", "    if not learned_modules(part, \"\") and not isinstance(part, Tensor):"),
-    ],
-    "attention/positions.py": [
-        ("positions", "keys that start elsewhere are taken to start at 0", "first_q if first_k == 0 else None", "first_q"),
-        ("positions", "gaps between positions are overlooked", "(positions.diff() == 1).all()", "(positions.diff() >= 1).all()"),
-        ("positions", "positions of the first batch element for all", "i[:, None, :, None]", "i[:1, None, :, None]"),
     ],
     "attention/functional.py": [
         ("attend", "check_finite ignored", "    if check_finite:", "    if not check_finite and q is None:"),

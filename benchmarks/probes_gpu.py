@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from regard.attention import Recipe, parse_part
 from regard.attention.kernels import stats, stats_plan
 from regard.attention.kernels.stats_plan import StatsTileShape
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 from regard.attention.stats import AttentionStats, StatsRequest, attention_stats
 from timing import mib, milliseconds
 

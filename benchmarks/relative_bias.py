@@ -29,7 +29,7 @@ from kernel_profile import profile_kernels
 from machine import write
 from regard.attention import Causal, Clipped, Full, LogBuckets, Recipe, RelativeBias, RelativeVectors, attend
 from regard.attention.backends import relative
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 
 HEADS, HEAD = 12, 64
 BEGAN = time.perf_counter()

@@ -26,7 +26,7 @@ import torch
 
 from regard.models.config import ModelConfig, build_model
 from regard.models.transformer import Transformer
-from regard.training.cost import flops
+from regard.training.run import flops
 from training_variants import BASE
 
 SPEED = Path(__file__).parent / "results" / "training-speed.json"

@@ -30,7 +30,7 @@ from regard.attention import Block, Causal, Documents, Global, Pattern, Random, 
 from regard.attention.backends import block_sparse
 from regard.attention.backends.block_sparse import BlockSparseTiles
 from regard.attention.kernels.block_sparse import SparseTileShape, SparseTileShapes, block_sparse_attention
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 from timing import cuda_graph_milliseconds, mib, milliseconds
 
 HEADS, WIDTH = 12, 64

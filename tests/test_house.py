@@ -36,8 +36,6 @@ ATTENTION = [
     "batch_patterns",
     "normaliser",
     "softmax_variants",
-    "head_mixing",
-    "positions",
     "content_patterns",
     "gate",
     "serialize",
@@ -97,7 +95,7 @@ def test_every_file_opens_with_a_sentence():
 
 
 def test_attend_by_the_reference_can_be_read_in_one_sitting():
-    names = ["score", "position", "pattern", "normaliser", "recipe", "positions", "functional", "backends/reference"]
+    names = ["score", "position", "pattern", "normaliser", "recipe", "functional", "backends/reference"]
     texts = (without_examples((SOURCE / "attention" / f"{name}.py").read_text()) for name in names)
     assert sum(len(text.splitlines()) for text in texts) < 1100
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from regard.attention.batch_patterns import Documents, Edges, Padding
-from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
 from regard.attention.normaliser import (
     AttentionDropout,
     Normaliser,
@@ -33,7 +32,18 @@ from regard.attention.relative_position import (
 from regard.attention.rotary_variants import AxialRotary, NTKScaling, XPos, YarnScaling
 from regard.attention.scaled_score import LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
-from regard.attention.softmax_variants import Entmax, Hard, SinkSoftmax, SoftmaxPlusOne, Sparsemax, StickBreaking, TopK
+from regard.attention.softmax_variants import (
+    Differential,
+    Entmax,
+    Hard,
+    MultiToken,
+    SinkSoftmax,
+    SoftmaxPlusOne,
+    Sparsemax,
+    StickBreaking,
+    TalkingHeads,
+    TopK,
+)
 from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided
 from tests.attention.random_recipes import (
     AcrossQueries,

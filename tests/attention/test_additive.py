@@ -23,8 +23,7 @@ from regard.attention.backends.additive import (
 from regard.attention.batch_patterns import Padding
 from regard.attention.functional import attend
 from regard.attention.normaliser import AttentionDropout, Softmax
-from regard.attention.pattern import Causal, Full, Pattern, Window
-from regard.attention.positions import Positions
+from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive

@@ -16,8 +16,7 @@ from regard.attention.backends.block_sparse import (
     tiling_objections,
 )
 from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
-from regard.attention.pattern import Causal, Full, Pattern, Window
-from regard.attention.positions import Positions
+from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
 from regard.attention.recipe import Recipe
 from regard.attention.sparse_patterns import Block, Global, Random, Strided
 from tests.attention.patterns import dense, patterns, put_together

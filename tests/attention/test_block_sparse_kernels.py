@@ -16,8 +16,7 @@ from regard.attention.batch_patterns import Documents, PackedSequences, Padding
 from regard.attention.content_patterns import BlockChoice
 from regard.attention.functional import attend, explain, steps
 from regard.attention.normaliser import Normaliser, Softmax
-from regard.attention.pattern import Causal, Full, Pattern, Window
-from regard.attention.positions import Positions
+from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import LinearBias
 from regard.attention.scaled_score import SoftCap

@@ -21,8 +21,7 @@ from regard.attention.backends.tiles import Interval, ScoreTiles
 from regard.attention.batch_patterns import Documents, Edges, Padding
 from regard.attention.functional import attend
 from regard.attention.normaliser import Normaliser, ReLU, Sigmoid, Softmax
-from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Window
-from regard.attention.positions import Positions
+from regard.attention.pattern import Causal, Full, Pattern, Positions, StrictCausal, Window
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive, Dot

@@ -12,9 +12,8 @@ from regard.attention.functional import attend, steps
 from regard.attention.latent import Linformer
 from regard.attention.multihead import MultiHeadAttention, no_projection
 from regard.attention.normaliser import AttentionDropout, Sigmoid
-from regard.attention.pattern import Causal, Window
+from regard.attention.pattern import Causal, Positions, Window
 from regard.attention.position import Rotary
-from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot

@@ -44,7 +44,7 @@ from regard.attention import (
 from regard.attention.backends import state
 from regard.attention.backends.linear import LinearState
 from regard.attention.gate import FixedDecay, StateGate
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 
 B, H, D, E = 2, 4, 5, 3
 Values = dict[str, Any]  # of a gate, tensors by name

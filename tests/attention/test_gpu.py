@@ -21,7 +21,7 @@ from regard.attention import (
     get_recipe,
 )
 from regard.attention.backends import gather
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 
 pytestmark = [
     pytest.mark.gpu,

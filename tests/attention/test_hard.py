@@ -27,9 +27,8 @@ from regard.attention.backends.tiles import Interval, ScoreTiles
 from regard.attention.batch_patterns import Padding
 from regard.attention.functional import attend, steps
 from regard.attention.normaliser import Softmax
-from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Window
+from regard.attention.pattern import Causal, Full, Pattern, Positions, StrictCausal, Window
 from regard.attention.position import Rotary
-from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive, Dot

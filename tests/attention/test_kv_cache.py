@@ -36,8 +36,7 @@ from regard.attention import (
 )
 from regard.attention.backends import BACKENDS, linear
 from regard.attention.kv_cache import is_causal
-from regard.attention.pattern import And, Not, Or, StrictCausal, ToeplitzPattern
-from regard.attention.positions import Positions
+from regard.attention.pattern import And, Not, Or, Positions, StrictCausal, ToeplitzPattern
 from tests.attention.patterns import B, N, dense, of_a_batch, patterns
 
 LINEAR = Recipe(score=Feature(), pattern=Causal(), normaliser=Proportional())

@@ -46,8 +46,8 @@ from regard.attention import (
 )
 from regard.attention.backends import gather
 from regard.attention.learned_parts import tensors
+from regard.attention.pattern import Positions
 from regard.attention.position import Position, ScorePosition
-from regard.attention.positions import Positions
 from regard.attention.sparse_patterns import Block
 from regard.layers.embedding import PositionalEmbedding
 from regard.layers.pooling import AttentionPooling

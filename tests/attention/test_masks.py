@@ -31,7 +31,7 @@ from regard.attention import (
 from regard.attention.backends import gather
 from regard.attention.batch_patterns import mask_parts
 from regard.attention.block_map import EMPTY
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 from regard.attention.torch_layer import from_torch
 
 B, H, N, J, D = 2, 6, 5, 7, 4

@@ -26,7 +26,7 @@ from regard.attention import (
     get_recipe,
 )
 from regard.attention.backends import gather
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 
 B, T, D = 2, 11, 12
 SIZES = RecipeSizes(heads=6, head=D, tokens=T, window=3, block=2)

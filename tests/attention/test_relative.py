@@ -22,8 +22,7 @@ from regard.attention.batch_patterns import Documents, Padding
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.functional import attend
 from regard.attention.normaliser import AttentionDropout
-from regard.attention.pattern import Causal, Full, Pattern, Window
-from regard.attention.positions import Positions
+from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Cosine

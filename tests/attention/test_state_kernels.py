@@ -29,7 +29,7 @@ from regard.attention import (
 from regard.attention.backends import linear, state
 from regard.attention.functional import attend
 from regard.attention.normaliser import Normaliser, Proportional
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 from regard.attention.score import FEATURES
 from tests.attention.accuracy import assert_as_accurate
 from tests.attention.qkv import Shape

@@ -46,7 +46,7 @@ from regard.attention.kernels.stats_plan import (
     row_owners,
     segments,
 )
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, stats_by_kernels
 from tests.attention.stats_reference import assert_stats
 from tests.attention.triton_interpreter import compile_for_hopper, print_json

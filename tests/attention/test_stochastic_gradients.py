@@ -28,7 +28,7 @@ from regard.attention import (
     attend,
     explain,
 )
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 
 N = 2048
 PATTERNS = {

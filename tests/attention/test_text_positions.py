@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 from regard.attention.batch_patterns import Documents
 from regard.attention.functional import attend, steps
-from regard.attention.head_mixing import MultiToken, TalkingHeads
 from regard.attention.multihead import Context, MultiHeadAttention
 from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
@@ -19,7 +18,7 @@ from regard.attention.relative_position import Alibi, Clipped, CoPE, LogBuckets,
 from regard.attention.rotary_variants import XPos
 from regard.attention.scaled_score import SoftCap
 from regard.attention.score import Additive
-from regard.attention.softmax_variants import SinkSoftmax, Sparsemax, StickBreaking
+from regard.attention.softmax_variants import MultiToken, SinkSoftmax, Sparsemax, StickBreaking, TalkingHeads
 from regard.attention.sparse_patterns import Global, PerHead, Prefix, Random, Strided
 from regard.attention.text_positions import Segments
 from tests.attention.qkv import QKV, random_qkv

@@ -10,7 +10,7 @@ import torch
 
 from regard.cli import train as train_command
 from regard.cli.train import format_bytes
-from regard.training import cost
+from regard.training import run as training_run
 from regard.training.checkpoint import is_validation_step
 from regard.training.config import TrainConfig
 from regard.training.step import ConstantSchedule
@@ -78,8 +78,8 @@ def test_a_run_that_is_extended_stays_as_it_is(copied):
 
 
 def test_the_time_is_that_of_the_steps_and_validations_that_are_left(copied, monkeypatch):
-    monkeypatch.setattr(cost, "measure_steps", lambda run, pace: 2.0)
-    monkeypatch.setattr(cost, "measure_validation", lambda run: 3.0)
+    monkeypatch.setattr(training_run, "measure_steps", lambda run, pace: 2.0)
+    monkeypatch.setattr(training_run, "measure_validation", lambda run: 3.0)
     for every, message in (
         (50, "103 seconds on this machine: 50 steps of 2,000 ms, 1 validations of 3.0 s"),
         (1, "4 min"),
@@ -151,4 +151,4 @@ def test_bytes(count, text):
 
 def test_where_no_peak_is_known_there_is_none(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
-    assert cost.measure_memory(torch.device("cpu")) is None
+    assert training_run.measure_memory(torch.device("cpu")) is None

@@ -28,9 +28,8 @@ from regard.decode.translation import translate_texts
 from regard.interop import export
 from regard.serve.api import Api, ApiLimits, VerbCall, create_api
 from regard.serve.app import create_app
-from regard.serve.metrics import JsonFormatter, Metrics
 from regard.serve.model_store import ModelStore
-from regard.serve.scheduler import CallBatch, Job, RunningBatch, Scheduler, StreamBatch
+from regard.serve.scheduler import CallBatch, Job, JsonFormatter, Metrics, RunningBatch, Scheduler, StreamBatch
 from regard.serve.standard_routes import CompletionPart, completion_parts, longest_beginning
 from regard.tasks.node_classification.task import training_graph
 from regard.tasks.registry import TASKS, get_task

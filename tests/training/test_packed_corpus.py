@@ -21,8 +21,7 @@ from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import ConstantSchedule, TrainConfig, train
 from regard.training.config import Loss, TrainSettings
 from regard.training.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit
-from regard.training.cost import flops
-from regard.training.run import TrainingRun
+from regard.training.run import TrainingRun, flops
 from regard.world import World, translation_pairs
 from tests.narrowing import assert_is_instance
 

@@ -54,7 +54,6 @@ from regard.attention.gate import (
     Unnormalised,
     VectorDecay,
 )
-from regard.attention.head_mixing import Differential, HeadNorm, MultiToken, TalkingHeads
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
 from regard.attention.latent import LatentKV, Linformer
 from regard.attention.multihead import Context, MultiHeadAttention, no_projection
@@ -94,14 +93,18 @@ from regard.attention.scaled_score import GivenScale, LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
 from regard.attention.serialize import parse_part
 from regard.attention.softmax_variants import (
+    Differential,
     Entmax,
     Hard,
+    HeadNorm,
+    MultiToken,
     Sampled,
     SinkSoftmax,
     SoftmaxPlusOne,
     Sparsemax,
     StickBreaking,
     StraightThrough,
+    TalkingHeads,
     TopK,
     reinforce,
 )

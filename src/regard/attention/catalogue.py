@@ -23,7 +23,6 @@ from regard.attention.gate import (
     Unnormalised,
     VectorDecay,
 )
-from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
 from regard.attention.normaliser import Proportional, ReLU, Sigmoid
 from regard.attention.pattern import Causal, Full, StrictCausal, Window
 from regard.attention.position import NoPosition, Position, Rotary
@@ -33,13 +32,16 @@ from regard.attention.rotary_variants import AxialRotary, NTKScaling, XPos, Yarn
 from regard.attention.scaled_score import LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
 from regard.attention.softmax_variants import (
+    Differential,
     Entmax,
     Hard,
+    MultiToken,
     SinkSoftmax,
     SoftmaxPlusOne,
     Sparsemax,
     StickBreaking,
     StraightThrough,
+    TalkingHeads,
     TopK,
 )
 from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard.attention.batch_patterns import BatchPattern, BooleanMask, batch_row
-from regard.attention.pattern import And, Not, Or, Pattern, require_int
-from regard.attention.positions import Positions
+from regard.attention.pattern import And, Not, Or, Pattern, Positions, require_int
 from regard.ops.dispatch import accumulation_dtype
 
 

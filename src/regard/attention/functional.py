@@ -9,8 +9,7 @@ from torch import Tensor
 from regard.attention.backends import BACKENDS, choose, reference
 from regard.attention.batch_patterns import describe_tensor
 from regard.attention.gate import NoGate, check_gate
-from regard.attention.pattern import Pattern
-from regard.attention.positions import Indices, Positions, is_readable
+from regard.attention.pattern import Indices, Pattern, Positions, is_readable
 from regard.attention.recipe import Recipe
 from regard.attention.text_positions import at_positions, token_positions_of
 

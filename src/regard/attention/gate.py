@@ -27,9 +27,8 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
 from regard.attention.normaliser import Normaliser, Proportional, RowWise, Softmax
-from regard.attention.pattern import And, Causal, Pattern
+from regard.attention.pattern import And, Causal, IndexGrid, Pattern
 from regard.attention.position import Bias, Position
-from regard.attention.positions import IndexGrid
 from regard.attention.relative_position import Alibi
 from regard.attention.score import InnerProduct, Score
 

@@ -26,9 +26,8 @@ from regard.attention.functional import prepare
 from regard.attention.gate import StateGate
 from regard.attention.kernels import stats_plan as plan
 from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax
-from regard.attention.pattern import Full, Pattern
+from regard.attention.pattern import Full, IndexGrid, Pattern, Positions
 from regard.attention.position import PositionSum, ScorePosition
-from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive, Dot, InnerProduct, Score
 from regard.attention.softmax_variants import Sampled, StraightThrough, TopK

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from regard.attention.batch_patterns import AdditiveMask, BatchPattern, Documents, batch_row, describe_tensor
 from regard.attention.gate import NoGate
-from regard.attention.pattern import Full, Pattern
+from regard.attention.pattern import Full, Indices, Pattern
 from regard.attention.position import Bias, PositionSum, ScorePosition
-from regard.attention.positions import Indices
 from regard.attention.recipe import Recipe
 
 

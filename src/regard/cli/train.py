@@ -674,8 +674,8 @@ class RunningStats:
 
     def measure(self, fit: "TrainingRun") -> None:
         """Once, on a GPU, after training has begun: deterministic steps must be the first to use it."""
-        from regard.training.cost import measure_matmul_flops
         from regard.training.loop import autocast_dtype, device_of
+        from regard.training.run import measure_matmul_flops
 
         device = device_of(fit.job.model)
         if self.flops_share is None and fit.job.flops and device.type == "cuda":
@@ -769,8 +769,8 @@ def print_dry_run(run: "PreparedRun") -> None:
 
 def describe_cost(run: "PreparedRun") -> Iterator[str]:
     """The size of the model, the peak of the memory, and the time of the steps that are left."""
-    from regard.training.cost import measure_memory, measure_steps, measure_validation, optimiser_bytes, weight_bytes
     from regard.training.loop import device_of
+    from regard.training.run import measure_memory, measure_steps, measure_validation, optimiser_bytes, weight_bytes
 
     model, config, done = run.fit.job.model, run.fit.config, run.last_step
     parameters, weights = sum(one.numel() for one in model.parameters()), weight_bytes(model)

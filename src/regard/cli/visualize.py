@@ -358,7 +358,7 @@ def api(
 
     server.require_serve_extra()
     from regard.serve.api import Api, ApiLimits, create_api
-    from regard.serve.metrics import log_json
+    from regard.serve.scheduler import log_json
     from regard.serve.security import HOSTS
 
     secrets = read_keys(keys)

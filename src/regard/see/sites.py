@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from regard.attention import Hard, MultiHeadAttention, NoGate, Recipe, SiteName
 from regard.attention.backends import linear, reference
-from regard.attention.head_mixing import GivenWeights
-from regard.attention.positions import IndexGrid, Positions
+from regard.attention.pattern import IndexGrid, Positions
 from regard.attention.scaled_score import is_scaled_product
-from regard.attention.softmax_variants import SinkSoftmax, SoftmaxPlusOne
+from regard.attention.softmax_variants import GivenWeights, SinkSoftmax, SoftmaxPlusOne
 from regard.attention.stats import HiddenKeys, KeyRuns, QueryBand, StatsCall, key_runs, slices
 from regard.attention.text_positions import with_score_positions
 from regard.see.edits import SiteEdits, refuse_index

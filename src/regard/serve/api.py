@@ -54,9 +54,8 @@ from regard.see.plots.draw import draw
 from regard.see.sites import AttentionSite
 from regard.see.trace import Trace, select_initial, trace_model
 from regard.serve.encoding import RequestError, encode_json
-from regard.serve.metrics import Metrics
 from regard.serve.model_store import ModelStore, describe_model, readable_file
-from regard.serve.scheduler import BeamBatch, CallBatch, Job, Scheduler, StreamBatch
+from regard.serve.scheduler import BeamBatch, CallBatch, Job, Metrics, Scheduler, StreamBatch
 from regard.serve.security import HOSTS, BodyBudget
 from regard.tasks.language_modeling.task import GenerationOutput
 from regard.tasks.protocol import Task

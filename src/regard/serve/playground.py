@@ -25,9 +25,8 @@ from regard.attention.catalogue import EXAMPLES, W_KEY, W_QUERY, W_VALUE, Matrix
 from regard.attention.functional import steps
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import Softmax
-from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, StrictCausal
+from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, Positions, StrictCausal
 from regard.attention.position import Rotary
-from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, LogBuckets, RelativeBias
 from regard.attention.score import Additive, Bilinear, Dot, InnerProduct, ScaledDot

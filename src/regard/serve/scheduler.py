@@ -2,29 +2,87 @@
 
 A worker is a thread with one core. At every step it takes waiting jobs as far as its budget goes, they join the batch
 of their key, all batches advance by one step, and what is finished, cancelled or late leaves at once.
+Metrics (Prometheus) and logs (a JSON line for every request) say how it goes.
 """
 
 import asyncio
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import count
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any
 
 import torch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from regard.decode.beam import Beam
 from regard.decode.continuous import ContinuousBeamSearch
 from regard.decode.search import DecodingRequest
 from regard.models.transformer import Transformer
 from regard.serve.encoding import RequestError
-from regard.serve.metrics import Metrics
 from regard.serve.workers import limit_arenas
+
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """The metrics of one application; `GET /metrics` writes them out."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        self.requests = Counter("regard_requests", "Requests answered.", ["route", "status"], registry=self.registry)
+        self.seconds = Histogram(
+            "regard_request_seconds", "Latency.", ["route"], buckets=SECONDS, registry=self.registry
+        )
+        self.first_token = Histogram(
+            "regard_first_token_seconds", "To the first token.", buckets=SECONDS, registry=self.registry
+        )
+        self.waiting = Gauge("regard_waiting_jobs", "Sentences or texts in the queue.", registry=self.registry)
+        self.running = Gauge("regard_running_jobs", "Sentences or texts in running batches.", registry=self.registry)
+        self.batch_size = Histogram(
+            "regard_batch_size", "Jobs of a batch at a step.", buckets=BATCH_SIZES, registry=self.registry
+        )
+        self.tokens = Counter("regard_tokens", "Tokens read and written.", ["direction"], registry=self.registry)
+        self.rejected = Counter("regard_rejected", "Requests refused as the queue was full.", registry=self.registry)
+        self.cancelled = Counter("regard_cancelled", "Requests whose client has gone.", registry=self.registry)
+        self.reloads = Counter("regard_reloads", "Models loaded again.", ["outcome"], registry=self.registry)
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON, with the fields of its `extra={"fields": {...}}`; no text of a client is logged."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **vars(record).get("fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def log_json(level: int = logging.INFO) -> None:
+    """The records of `regard` and of uvicorn as lines of JSON on stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    for name in ("regard", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
+
 
 ARENAS = 4  # of malloc: the event loop's, and the workers'
 END = object()

@@ -20,7 +20,7 @@ from regard.tasks.protocol import EncodedInput, GenerationInput, InputSpec, Pred
 from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
 from regard.training.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
-from regard.training.cost import flops
+from regard.training.run import flops
 
 NEWLINES_TO_SPACES = str.maketrans("\n\r", "  ")
 

@@ -19,7 +19,7 @@ from regard.attention.backends import (
     sdpa,
     state,
 )
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 from regard.attention.recipe import Recipe
 
 

@@ -26,8 +26,7 @@ from torch.autograd.function import once_differentiable
 from regard.attention.block_map import planning_objections
 from regard.attention.gate import state_objections
 from regard.attention.normaliser import Softmax
-from regard.attention.pattern import Full, Pattern
-from regard.attention.positions import IndexGrid, Positions
+from regard.attention.pattern import Full, IndexGrid, Pattern, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive
 from regard.ops.dispatch import accumulation_dtype

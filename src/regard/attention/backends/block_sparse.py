@@ -32,8 +32,7 @@ from regard.attention.batch_patterns import BatchPattern, Documents, Padding, bl
 from regard.attention.block_map import MIXED, BlockMap, Span, cached_for, move_to_device, planning_objections
 from regard.attention.content_patterns import BlockChoice
 from regard.attention.gate import state_objections
-from regard.attention.pattern import And, Causal, Full, Pattern
-from regard.attention.positions import Positions
+from regard.attention.pattern import And, Causal, Full, Pattern, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import LinearBias, is_linear
 from regard.attention.scaled_score import split_cap

@@ -14,9 +14,8 @@ from regard.attention.block_map import FULL, MIXED, cached_for, planning_objecti
 from regard.attention.gate import state_objections
 from regard.attention.learned_parts import tensors
 from regard.attention.normaliser import Softmax
-from regard.attention.pattern import Pattern
+from regard.attention.pattern import Pattern, Positions
 from regard.attention.position import Bias
-from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import RelativeBias
 from regard.attention.scaled_score import split_cap

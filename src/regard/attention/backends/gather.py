@@ -25,9 +25,8 @@ from regard.attention.block_map import MIXED, cached_for, is_immutable, planning
 from regard.attention.gate import state_objections
 from regard.attention.learned_parts import tensors
 from regard.attention.normaliser import Softmax
-from regard.attention.pattern import Pattern
+from regard.attention.pattern import IndexGrid, Pattern, Positions
 from regard.attention.position import Bias
-from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Dot, InnerProduct
 

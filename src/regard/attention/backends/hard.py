@@ -33,7 +33,7 @@ from regard.attention.backends.tiles import Interval, K, Out, Q, ScoreTiles, V, 
 from regard.attention.block_map import planning_objections
 from regard.attention.gate import state_objections
 from regard.attention.normaliser import Normaliser
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 from regard.attention.softmax_variants import Hard, Sampled, StraightThrough

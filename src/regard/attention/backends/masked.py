@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from regard.attention.batch_patterns import FloatMask
 from regard.attention.gate import NoGate, state_objections
 from regard.attention.normaliser import Softmax
-from regard.attention.positions import Positions
+from regard.attention.pattern import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Dot, InnerProduct
 from regard.ops import dispatch

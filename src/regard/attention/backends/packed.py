@@ -8,8 +8,7 @@ from torch.nn.functional import pad
 from regard.attention.backends.sdpa import softmax_dropout
 from regard.attention.batch_patterns import Documents
 from regard.attention.gate import state_objections
-from regard.attention.pattern import And, Causal, Pattern
-from regard.attention.positions import Positions
+from regard.attention.pattern import And, Causal, Pattern, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import ScaledDot
 from regard.ops import dispatch

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.attention.gate import StateGate, effective_scores
 from regard.attention.normaliser import Scores, Visible
-from regard.attention.positions import IndexGrid, Positions
+from regard.attention.pattern import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 

@@ -18,9 +18,8 @@ from regard.attention.backends.reference import fold_query
 from regard.attention.block_map import is_tracing
 from regard.attention.gate import state_objections
 from regard.attention.normaliser import AttentionDropout, Normaliser, Softmax
-from regard.attention.pattern import Causal, Full
+from regard.attention.pattern import Causal, Full, IndexGrid, Positions
 from regard.attention.position import Bias
-from regard.attention.positions import IndexGrid, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct, ScaledDot
 from regard.attention.softmax_variants import split_sinks

@@ -30,8 +30,7 @@ from regard.attention.batch_patterns import Documents, Padding
 from regard.attention.block_map import planning_objections
 from regard.attention.gate import BoundGate, FixedDecay, Gate, NoGate, StateGate, Unnormalised, bound_values
 from regard.attention.normaliser import Proportional
-from regard.attention.pattern import And, Causal, Pattern
-from regard.attention.positions import Positions
+from regard.attention.pattern import And, Causal, Pattern, Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import InnerProduct
 

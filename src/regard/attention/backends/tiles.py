@@ -14,8 +14,7 @@ from torch import Tensor
 
 from regard.attention.batch_patterns import Padding
 from regard.attention.block_map import EMPTY, FULL, MIXED
-from regard.attention.pattern import And, Causal, Full, Pattern, StrictCausal, Window
-from regard.attention.positions import IndexGrid, Positions
+from regard.attention.pattern import And, Causal, Full, IndexGrid, Pattern, Positions, StrictCausal, Window
 
 CELLS_AT_ONCE = 2**21
 SIZES = (512, 256, 128)  # of a tile's side

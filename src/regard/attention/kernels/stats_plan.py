@@ -21,9 +21,8 @@ from torch.nn.functional import pad
 
 from regard.attention.batch_patterns import Padding
 from regard.attention.normaliser import Softmax
-from regard.attention.pattern import And, Causal, Full, Pattern, StrictCausal, Window
+from regard.attention.pattern import And, Causal, Full, Pattern, Positions, StrictCausal, Window
 from regard.attention.position import Bias, ScorePosition
-from regard.attention.positions import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias
 from regard.attention.score import Dot, ScaledDot

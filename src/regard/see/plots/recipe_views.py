@@ -14,7 +14,6 @@ from regard.attention.batch_patterns import Documents
 from regard.attention.content_patterns import ContentPattern, LightningIndexer
 from regard.attention.functional import steps
 from regard.attention.gate import Lightning
-from regard.attention.head_mixing import Differential, MultiToken, TalkingHeads
 from regard.attention.learned_parts import children
 from regard.attention.pattern import Pattern
 from regard.attention.position import Bias, EmbeddingPosition, Position, QueryKeyPosition, ScorePosition
@@ -23,7 +22,7 @@ from regard.attention.relative_position import Alibi, CoPE, RelativeBias, Relati
 from regard.attention.scaled_score import LogitScale
 from regard.attention.score import Additive, Bilinear, Dot
 from regard.attention.serialize import leaves
-from regard.attention.softmax_variants import SinkSoftmax
+from regard.attention.softmax_variants import Differential, MultiToken, SinkSoftmax, TalkingHeads
 from regard.see.plots.panels import Axis, ColourScale, Curve, Panel, PanelRow, View, grid, make_labels
 
 Tokens = int | Sequence[str]  # how many, or which
