@@ -363,6 +363,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("record", "draws anew", "if self.computed is not None:", "if self.computed is not None and self.computed.log_probability is None:"),
     ],
     "see/recorder.py": [
+        ("edits", "edited heads have no gradient", "found = site.differentiable_steps(", "found = site.steps("),
         ("edits", "the output of all heads replaced", "for head in site.edits.edited_heads(site.heads):", "for head in range(site.heads):"),
         ("recorder", "inputs of a cached layer taken for all", "return Projections.of(layer, x, memory) if complete else None", "return Projections.of(layer, x, memory)"),
         ("recorder", "edits are recorded but not applied", "        calls.append(site if changed is None else replace(site, output=changed))\n        return changed", "        calls.append(site if changed is None else replace(site, output=changed))\n        return None"),

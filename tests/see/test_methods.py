@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.core import hook_attention
-from regard.see import Edits, HeadOff, Temperature, methods, trace_with_edits
+from regard.see import Edits, HeadOff, Mask, Temperature, methods, trace_with_edits
 from regard.see.methods import (
     METHODS,
     HeadEffects,
@@ -275,13 +275,22 @@ def test_zeroing_a_value_that_nobody_attends_to_changes_nothing():
 
 def test_steep_gradients_are_integrated_by_more_panels(monkeypatch):
     """Attention that is all but hard: the logit changes in steps along the path."""
-    sharp = trace_with_edits(trace_of("translator"), Edits(temperatures=(Temperature("*", 0.1),)))
+    sharp = trace_with_edits(trace_of("translator"), Edits(temperatures=(Temperature("*", 0.03),)))
     found = attribute_tokens(sharp, 3, steps=16)
     assert found.difference is not None
+    assert abs(found.total - found.difference) < 0.005 * abs(found.difference)
     monkeypatch.setattr(methods, "COMPLETENESS", torch.inf)
     plain = attribute_tokens(sharp, 3, steps=16)
     assert found.difference == plain.difference
-    assert abs(found.total - found.difference) < 0.5 * abs(plain.total - found.difference)
+    assert abs(plain.total - found.difference) > 0.1 * abs(found.difference)
+
+
+@pytest.mark.parametrize("edit", [{"masks": (Mask("encoder.0", 0, 1, 2),)}, {"off": (HeadOff("encoder.0", 1),)}])
+def test_gradients_pass_through_heads_that_are_edited(edit):
+    edited = trace_with_edits(trace_of("translator"), Edits(**edit))
+    found = attribute_tokens(edited, 3, steps=64)
+    assert found.difference is not None
+    assert abs(found.total - found.difference) < 0.01 * abs(found.difference)
 
 
 def test_of_several_heads_the_named_methods_give_the_sum():

@@ -68,7 +68,7 @@ def edit_heads(site: AttentionSite) -> Tensor:
     n_q, n_k = site.shape
     for head in site.edits.edited_heads(site.heads):
         for rows in torch.arange(n_q).split(max(1, CELLS_AT_ONCE // max(1, n_k))):
-            found = site.steps(head, rows.tolist(), slice(None), precise).output[:, 0]
+            found = site.differentiable_steps(head, rows.tolist(), slice(None), precise).output[:, 0]
             output[:, head, rows[0] : rows[-1] + 1] = found.to(output.dtype)
     return output
 

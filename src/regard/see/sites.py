@@ -397,6 +397,11 @@ class AttentionSite:
     @torch.no_grad()
     def steps(self, head: int, queries: Sequence[int] | range, sentences: slice, dtype: torch.dtype) -> reference.Steps:
         """By the reference: one head, these queries, all keys."""
+        return self.differentiable_steps(head, queries, sentences, dtype)
+
+    def differentiable_steps(
+        self, head: int, queries: Sequence[int] | range, sentences: slice, dtype: torch.dtype
+    ) -> reference.Steps:
         rows = torch.tensor(list(queries), dtype=torch.long, device=self.q.device)
         q, k, v = (x[sentences].to(dtype) for x in self.head_qkv(head))
         cells = self.index_grid(head, rows, sentences)
