@@ -58,7 +58,7 @@ DROPPING = [
     "longformer",
 ]
 SLOPING = ["full", "causal through a cache", "packed texts", "longformer"]
-CAPPING = ["window", "longformer"]
+CAPPING = {"window": 0.7, "longformer": 70.0}  # below and above what is exponentiated without a running maximum
 SINKING = ["causal window with padding", "longformer", "a sentence without a word"]
 
 
@@ -190,8 +190,10 @@ def kernel_cases() -> dict[str, float]:
             of_slopes = [torch.autograd.grad(way(*given[:3]), scheme.slopes, given[3])[0] for way in ways]
             differences[f"{name}, of slopes"] = furthest(of_slopes[:1], of_slopes[1:])
         if name in CAPPING:
-            want = forward_and_backward(defined(pattern, start, score=SoftCap(0.7)), *given)
-            tiled = ours(pattern, start, SparseTileShapes(shape, other, shape), cap=0.7)
+            cap = CAPPING[name]
+            given = [30 * given[0] if cap > 1 else given[0], *given[1:]]
+            want = forward_and_backward(defined(pattern, start, score=SoftCap(cap)), *given)
+            tiled = ours(pattern, start, SparseTileShapes(shape, other, shape), cap=cap)
             differences[f"{name}, capped"] = furthest(want, forward_and_backward(tiled, *given))
         if name == "a sentence without a word":
             assert all(not x[0].any() for x in got), "a row that sees nothing gives 0 and gradient 0"
@@ -263,6 +265,7 @@ def made(kernel: str, kind: str, cut: int = 0, *, sloped: bool = False, capped: 
     given |= {"CUT": cut} | ({} if cut else {"seed": None})
     given |= {"AHEAD": kind == "lists"} | dict.fromkeys(() if sloped else ("slopes", "farthest", "of_slopes"))
     given |= {"APPROXIMATE": 1} | ({} if capped else {"cap": None})
+    given |= {"BOUNDED": capped and not sloped} if kernel == "forward_kernel" else {}
     given |= {"share": 1} if kind != "lists" else {}
     given |= dict.fromkeys(("firsts", "columns", "kinds", "masks") if kind != "lists" else ())
     given |= dict.fromkeys(("q_names", "k_names", "reach") if kind != "texts" else ())
@@ -318,6 +321,8 @@ def test_a_slope_and_a_cap_compile_for_a_hopper(kernel):
 
     assert special(sloped=True) == special()
     assert special(sloped=True, capped=True) > 1.8 * special()
+    maxima = [made(kernel, "band", **parts).asm["ptx"].count("max.f32") for parts in ({}, {"capped": True})]
+    assert (maxima[0] > maxima[1] == 0) if kernel == "forward_kernel" else maxima[0] == maxima[1]  # bounded scores
 
 
 def test_the_kernels_for_names_compile_for_a_hopper():
@@ -425,6 +430,22 @@ class TestOnAGpu:
     def test_every_width_and_single_precision(self, dtype, widths):
         given = [x.to("cuda") for x in inputs(509, 601, widths, dtype)]
         assert_as_good(Window(97), ours(Window(97)), given, 0)
+
+    @pytest.mark.parametrize("cap", [0.7, 50.0, 70.0])
+    def test_scores_at_their_cap_are_as_good_as_plain_torch(self, cap):
+        """2^c is far from overflow, and the sum of a row that is at -c throughout is no 0."""
+        q, k, v, upstream = (x.to("cuda") for x in inputs(509, 509, (64, 64), torch.bfloat16))
+        truth, plain, mine = (
+            forward_and_backward(way, *(x.to(dtype) for x in (100 * q, k.abs(), v, upstream)))
+            for way, dtype in (
+                (defined(Causal(), score=SoftCap(cap)), torch.double),
+                (defined(Causal(), score=SoftCap(cap)), torch.bfloat16),
+                (ours(Causal(), cap=cap), torch.bfloat16),
+            )
+        )
+        for true, theirs, got in zip(truth, plain, mine, strict=True):
+            assert bool(got.isfinite().all())
+            assert (got.double() - true).norm() <= 2 * (theirs.double() - true).norm() + 1e-3 * true.norm()
 
     def test_the_backend_takes_what_it_does_best(self):
         q, k, v, _ = (x.to("cuda") for x in inputs(1009, 1009, (64, 64), torch.bfloat16))

@@ -121,9 +121,10 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
 def test_the_loss_of_a_task_counts_its_answers_alone(name):
     """Tokens that stand behind the last answer's question are the answer: no other target, and the same for all."""
     task = build_task(name, TINY)
-    (batch,) = task.data(0, "cpu").at(0, 0)
-    (same,) = task.data(0, "cpu").at(0, 0)
-    (other,) = task.data(1, "cpu").at(0, 0)
+    ((batch, count),) = task.data(0, "cpu").at(0, 0)
+    ((same, _),) = task.data(0, "cpu").at(0, 0)
+    ((other, _),) = task.data(1, "cpu").at(0, 0)
+    assert count == batch.asked.numel()
     assert torch.equal(batch.tokens, same.tokens)
     assert not torch.equal(batch.tokens, other.tokens)
     assert batch.tokens.shape == (TINY.sequences, task.length)

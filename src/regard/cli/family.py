@@ -35,6 +35,7 @@ from regard.models.language_model import LanguageModel
 from regard.models.safetensors_io import load_weights, write_weights
 from regard.models.seq2seq import DecoderState
 from regard.models.transformer import KVCaches
+from regard.ops.cuda_graph import CUDAGraphCapture
 from regard.tasks.language_modeling.task import BlockStream, LanguageModelingLoss, split_text, validation
 from regard.tasks.language_modeling.token_nll import SlidingWindows
 from regard.training.config import TrainConfig, TrainingData
@@ -99,7 +100,7 @@ SIZES: dict[str, FamilySize] = {
     ),
     "full": FamilySize(
         layers=2, model=128, heads=2, hidden=256, window=32, steps=2000, rows=32, sequences=256, length=256, pairs=8,
-        queries=24, words=128, held_out=65_536, lengths=(512, 2048, 8192),
+        queries=24, words=64, held_out=65_536, lengths=(512, 2048, 8192, 32_768),
     ),
 }  # fmt: skip
 
@@ -197,9 +198,10 @@ class AnswerStream:
     def steps(self, epoch: int) -> int:
         return FIRST_OF_SEED // self.rows
 
-    def at(self, epoch: int, index: int) -> list[Answers]:
+    def at(self, epoch: int, index: int) -> list[tuple[Answers, int]]:
         first = self.seed * FIRST_OF_SEED + index * self.rows
-        return [draw_answers(self.draw, first, self.rows, "train").to(self.device)]
+        batch = draw_answers(self.draw, first, self.rows, "train")
+        return [(batch.to(self.device), batch.asked.numel())]
 
 
 @lru_cache(maxsize=4096)
@@ -216,9 +218,9 @@ def answer_logits(model: nn.Module, batch: Answers) -> tuple[Tensor, Tensor]:
     return model.logits(x).flatten(0, 1), batch.tokens.gather(1, batch.asked + 1).flatten()
 
 
-def answer_loss(model: nn.Module, batch: Answers) -> tuple[Tensor, int]:
-    logits, answers = answer_logits(model, batch)
-    return cross_entropy(logits.float(), answers, reduction="sum"), len(answers)
+def answer_loss(model: nn.Module, batch: tuple[Answers, int]) -> tuple[Tensor, int]:
+    logits, answers = answer_logits(model, batch[0])
+    return cross_entropy(logits.float(), answers, reduction="sum"), batch[1]
 
 
 def answer_task(name: str, vocabulary: int, length: int, rows: int, draw: Draw) -> FamilyTask:
@@ -377,6 +379,15 @@ class FamilyLadder:
     device: str = "cpu"
     text_folder: Path | None = None
 
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @property
+    def precision(self) -> str:
+        """Of matrix products; weights and the optimiser are in float32."""
+        return "bfloat16" if self.on_gpu else "float32"
+
     def config(self, recipe: str, vocabulary: int) -> LanguageModelConfig:
         first = rung_config(self.size, next(iter(self.rungs.values())))
         return equalise(rung_config(self.size, self.rungs[recipe]), count_parameters(first, vocabulary), vocabulary)
@@ -412,7 +423,9 @@ def train_one(run: FamilyRun, ladder: FamilyLadder, task: FamilyTask) -> dict[st
         validate_every=quarter,
         checkpoint_every=quarter,
         keep=2,
-        deterministic=ladder.device == "cpu",
+        deterministic=not ladder.on_gpu,
+        precision=ladder.precision,
+        capture_step=ladder.on_gpu,
     )
     curve: list[tuple[int, dict[str, float]]] = []
     why = ""
@@ -467,29 +480,42 @@ cached_task = lru_cache(maxsize=8)(build_task)  # every run of a task reads the 
 
 
 def train_family(ladder: FamilyLadder, jobs: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """For every task and recipe: the chosen rate, and the figures of all seeds at it."""
+    """For every task and recipe: the chosen rate, and the figures of all seeds at it.
+
+    The first seed of all tasks comes first, then the others', so that no process waits for the end of a task.
+    """
+    first, begin = ladder.size.seeds[0], time.perf_counter()
+    tasks = {name: cached_task(name, ladder.size, ladder.text_folder) for name in ladder.tasks}
+    every_rate = dict.fromkeys(ladder.rungs, ladder.size.rates)
+    tried = {name: ladder.runs(task, name, every_rate, [first]) for name, task in tasks.items()}
+    train_all([run for runs in tried.values() for run in runs], ladder, jobs, "rates")
+    rates = {name: best_rates(task, ladder, tried[name]) for name, task in tasks.items()}
+    chosen = {
+        name: ladder.runs(task, name, {recipe: [rate] for recipe, rate in rates[name].items()}, ladder.size.seeds)
+        for name, task in tasks.items()
+    }
+    train_all([run for runs in chosen.values() for run in runs], ladder, jobs, "seeds")
     rows: list[dict[str, Any]] = []
-    first, others = ladder.size.seeds[0], ladder.size.seeds[1:]
-    for name in ladder.tasks:
-        task, begin = cached_task(name, ladder.size, ladder.text_folder), time.perf_counter()
-        tried = ladder.runs(task, name, dict.fromkeys(ladder.rungs, ladder.size.rates), [first])
-        train_all(tried, ladder, jobs, f"{task.name}: rates")
-        rates: dict[str, float] = {}
-        for recipe in ladder.rungs:
-            found = [result_of(run, ladder) for run in tried if run.recipe == recipe]
-            best = found[0]
-            for one in found[1:]:
-                best = one if task.is_better(figure_of(task, one), figure_of(task, best)) else best
-            rates[recipe] = best["rate"]
-        chosen = ladder.runs(task, name, {recipe: [rate] for recipe, rate in rates.items()}, [first, *others])
-        train_all(chosen, ladder, jobs, f"{task.name}: seeds")
-        for recipe, rate in rates.items():
-            found = [result_of(run, ladder) for run in chosen if run.recipe == recipe]
+    for name, task in tasks.items():
+        for recipe, rate in rates[name].items():
+            found = [result_of(run, ladder) for run in chosen[name] if run.recipe == recipe]
             values = [figure_of(task, one) for one in found]
             row = {"task": task.name, "recipe": recipe, "figure": task.figure, "rate": rate, "values": values}
             rows.append(row | {"parameters": found[0]["parameters"], "hidden": found[0]["hidden"]})
-        progress(f"{task.name}: {len(tried) + len(chosen)} runs, {time.perf_counter() - begin:,.0f} s")
+    count = len({run.folder(ladder.out) for name in tasks for run in (*tried[name], *chosen[name])})
+    progress(f"{count} runs, {time.perf_counter() - begin:,.0f} s")
     return rows
+
+
+def best_rates(task: FamilyTask, ladder: FamilyLadder, runs: Sequence[FamilyRun]) -> dict[str, float]:
+    """Of each recipe the rate of its best run; of equal ones, the lowest."""
+    best: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        result = result_of(run, ladder)
+        known = best.get(run.recipe)
+        if known is None or task.is_better(figure_of(task, result), figure_of(task, known)):
+            best[run.recipe] = result
+    return {recipe: result["rate"] for recipe, result in best.items()}
 
 
 def result_of(run: FamilyRun, ladder: FamilyLadder) -> dict[str, Any]:
@@ -525,29 +551,34 @@ def measure_recipe(ladder: FamilyLadder, recipe: str) -> list[dict[str, Any]]:
 
 
 def measure_training(model: LanguageModel, tokens: Tokens) -> dict[str, float]:
-    """Memory: on a GPU the peak of a step, on a CPU what the forward pass keeps for the backward pass."""
+    """Forward and backward pass, on a GPU in bfloat16 and captured in a CUDA graph.
+
+    Memory: on a GPU the peak of a step, on a CPU what the forward pass keeps for the backward pass.
+    """
     saved: dict[int, int] = {}
 
     def keep(x: Tensor) -> Tensor:
         saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         return x
 
-    def step() -> None:
+    def step() -> Tensor:
         model.zero_grad(set_to_none=True)
-        logits = model(tokens)
-        cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
+        with torch.autocast("cuda", torch.bfloat16, enabled=tokens.is_cuda):
+            logits = model(tokens)
+        loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+        loss.backward()
+        return loss.detach()
 
-    cuda = tokens.is_cuda
-    if cuda:
+    if tokens.is_cuda:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         step()
         memory = torch.cuda.max_memory_allocated() - before
-    else:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            step()
-        memory = sum(saved.values())
-    return {"train": tokens.numel() / median_seconds(step, cuda=cuda), "memory": memory}
+        replay, _ = CUDAGraphCapture()(step, tokens.device)
+        return {"train": tokens.numel() / median_seconds(replay, cuda=True), "memory": memory}
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        step()
+    return {"train": tokens.numel() / median_seconds(step, cuda=False), "memory": sum(saved.values())}
 
 
 def measure_decoding(model: LanguageModel, tokens: Tokens) -> dict[str, float]:
@@ -566,7 +597,7 @@ def measure_decoding(model: LanguageModel, tokens: Tokens) -> dict[str, float]:
     return {"decode": DECODED / seconds, "cache": held}
 
 
-def median_seconds(work: Callable[[], None], *, cuda: bool) -> float:
+def median_seconds(work: Callable[[], object], *, cuda: bool) -> float:
     work()
     found = []
     for _ in range(ROUNDS):
@@ -594,7 +625,7 @@ def recorded_weights(
     model = LanguageModel(run.config, task.vocabulary).eval()
     load_weights(model, run.folder(ladder.out) / WEIGHTS)
     batch = task.data(0, "cpu").at(0, 0)[0]
-    tokens = batch.tokens[:1] if isinstance(batch, Answers) else batch[0].inputs[:1]
+    tokens = (batch[0].tokens if isinstance(batch[0], Answers) else batch[0].inputs)[:1]
     with torch.no_grad(), record_attention(model) as record:
         model(tokens)
     for site in record.sites:
@@ -668,7 +699,7 @@ def family_page(
         "for what a recipe has more. A hybrid of fewer layers than its period has the last of them. All read the same "
         "tokens in the same order, "
         f"{size.steps:,} steps of {size.rows} rows of text, or {size.sequences} sequences that are generated; AdamW, "
-        f"weight decay {WEIGHT_DECAY}, cosine schedule. "
+        f"weight decay {WEIGHT_DECAY}, cosine schedule, products in {ladder.precision}. "
         f"The learning rate is the best of {', '.join(f'{rate:g}' for rate in size.rates)} on validation, for each "
         f"recipe and task, by the first of {len(size.seeds)} seeds; figures are mean and standard deviation over these "
         "seeds, on validation. All have rotary positions, and none the short convolution that papers on states put "
@@ -688,8 +719,12 @@ def family_page(
     head = ["recipe", *(f"train, {n:,}" for n in lengths), f"memory, {lengths[-1]:,}"]
     head += [*(f"decode, {n:,}" for n in lengths), "cache a token"]
     lines += ["## Speed, memory and cache against length", ""]
-    memory = "peak of a training step" if ladder.device.startswith("cuda") else "kept for the backward pass"
-    lines += [f"One sequence, float32. Tokens a second; memory: {memory}; a state has a cache of fixed size.", ""]
+    memory = "peak of a training step" if ladder.on_gpu else "kept for the backward pass"
+    how = "in bfloat16 and captured in a CUDA graph; decoding in float32, launched" if ladder.on_gpu else "in float32"
+    lines += [
+        f"One sequence; training {how}. Tokens a second; memory: {memory}; a state has a cache of fixed size.",
+        "",
+    ]
     lines += [table_line(head), table_line(["---"] * len(head))]
     for recipe, found in speed.items():
         at = {row["length"]: row for row in found}

@@ -14,7 +14,8 @@ A bias −m |i − j| with a slope m for each head (ALiBi) costs one multiply-ad
 query, −m (i − j) = m (j − i₀) − m (i − i₀), of which the first part is a vector of the tile's keys and the second joins
 L. It also makes far keys negligible: with B ≥ |s|, all keys further away than R = (2B + log n + 30 log 2) / m weigh
 together less than a rounding of the row's sum. R is found on the device (`negligible_from`), and no tile beyond it is
-visited. A soft cap takes t = tanh(s / c): s becomes c t, and dS is multiplied by 1 − t².
+visited. A soft cap takes t = tanh(s / c): s becomes c t, and dS is multiplied by 1 − t². Capped scores need no running
+maximum where 2^c neither overflows nor vanishes (BOUNDED).
 
 Dropout multiplies P by m, which is 0 or 1/(1 − rate) by a hash of a weight's index (`ops/dropout_triton.py`):
 o = (P ∘ m) v, dv = (P ∘ m)ᵀ ō, dP = ō vᵀ ∘ m, and the rest as it stands, D included, since ō·o = Σ_j P_ij dP_ij all
@@ -222,7 +223,7 @@ def forward_kernel(
     heads, share, n_q, n_k, start, least, most, scale, cap, slopes, farthest, seed,
     D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
     OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
-    PRECISION: tl.constexpr, CUT: tl.constexpr, AHEAD: tl.constexpr, APPROXIMATE: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr, AHEAD: tl.constexpr, APPROXIMATE: tl.constexpr, BOUNDED: tl.constexpr,
 ):  # fmt: skip
     tile, at = program_tile(n_q, OWN, columns is not None, 1)  # type: ignore[misc]
     b, h = (at // heads).to(tl.int64), (at % heads).to(tl.int64)
@@ -250,7 +251,7 @@ def forward_kernel(
         counters = first_counters(seed, at * n_q + i)[:, None]
     if slopes is not None:
         slope = tl.load(slopes + h)
-    top = tl.full([OWN], -float("inf"), WIDE)
+    top = tl.full([OWN], 0.0 if BOUNDED else -float("inf"), WIDE)
     total = tl.zeros([OWN], WIDE)
     acc = tl.zeros([OWN, EE], WIDE)
     for part in tl.static_range(PARTS):
@@ -270,15 +271,20 @@ def forward_kernel(
                 seen = in_range(last[:, None] - j[None, :], count[:, None])
                 seen = visible(seen, i[:, None], j[None, :], n_q, n_k, q_names, k_names, masks, kind, SIZE)
                 s = tl.where(seen, s, -float("inf"))
-            new = tl.maximum(top, in_base_2(tl.max(s, 1), scale, cap, slopes))
-            finite = tl.where(new == -float("inf"), 0.0, new)
-            p = tl.exp2(in_base_2(s, scale, cap, slopes) - finite[:, None])
-            shrink = tl.exp2(top - finite)
-            total = total * shrink + tl.sum(p, 1)
+            if BOUNDED:
+                p = tl.exp2(s)
+                total += tl.sum(p, 1)
+            else:
+                new = tl.maximum(top, in_base_2(tl.max(s, 1), scale, cap, slopes))
+                finite = tl.where(new == -float("inf"), 0.0, new)
+                p = tl.exp2(in_base_2(s, scale, cap, slopes) - finite[:, None])
+                shrink = tl.exp2(top - finite)
+                total = total * shrink + tl.sum(p, 1)
+                acc *= shrink[:, None]
+                top = new
             if CUT > 0:
                 p = tl.where(weight_keep_mask(seed, counters, (j0 + tl.arange(0, TILE))[None, :], CUT), p, 0.0)
-            acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision=PRECISION, out_dtype=WIDE)
-            top = new
+            acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION, out_dtype=WIDE)
     blind = total == 0.0
     total = tl.where(blind, 1.0, total)
     if CUT > 0:
@@ -551,8 +557,14 @@ class SparseTileShapes:
     keys: SparseTileShape
 
     @staticmethod
-    def of(width: int, dtype: torch.dtype, across: int = 2**30, listed: int | None = None) -> "SparseTileShapes":
-        """For heads so wide, where a query may see so many keys across, or lists of tiles of this size."""
+    def of(
+        width: int, dtype: torch.dtype, across: int = 2**30, listed: int | None = None, *, costly: bool = False
+    ) -> "SparseTileShapes":
+        """For heads so wide, where a query may see so many keys across, or lists of tiles of this size.
+
+        Args:
+            costly: a score is capped or dropped, which takes registers.
+        """
         if dtype.itemsize > 2:
             small = SparseTileShape(64, 32, 4, 2) if width <= 64 else SparseTileShape(32, 32, 4, 1)
             return SparseTileShapes(small, small, small)
@@ -567,9 +579,9 @@ class SparseTileShapes:
             return SparseTileShapes(streamed, streamed, streamed)
         if width <= 64:
             return SparseTileShapes(
-                SparseTileShape(128, 64, 4, 3, bulk=True, registers=168),
-                SparseTileShape(128, 64, 8, 2, bulk=True, registers=128),
-                SparseTileShape(64, 64, 4, 2, bulk=True, registers=168),
+                SparseTileShape(64, 128, 4, 3, 3, bulk=True),
+                SparseTileShape(64, 64, 4, 3, 3, bulk=True, registers=144 if costly else 168),
+                SparseTileShape(64, 64, 4, 3, 3, bulk=True) if costly else SparseTileShape(64, 128, 4, 2, bulk=True),
             )
         if width <= 128:
             return SparseTileShapes(
@@ -608,10 +620,12 @@ def block_sparse_attention(
     if scale <= 0:
         raise ValueError(f"scale={scale}: the running maximum needs a positive one; put the sign into q")
     listed = tiles.static.size if isinstance(tiles.static, TileLists) else None
-    chosen = shapes or SparseTileShapes.of(max(q.shape[3], v.shape[3]), q.dtype, max_visible_keys(tiles), listed)
     dropping = None
     if cut := min(round(dropout * LEVELS.value), LEVELS.value - 1):
         dropping = DropoutSeed(cut, torch.randint(2**63 - 1, (), device=q.device) if seed is None else seed)
+    width, across = max(q.shape[3], v.shape[3]), max_visible_keys(tiles)
+    costly = cap is not None or dropping is not None
+    chosen = shapes or SparseTileShapes.of(width, q.dtype, across, listed, costly=costly)
     farthest = None if slopes is None else negligible_from(q, k, tiles, slopes, scale, cap)
     call = BlockSparseCall(tiles, scale, chosen, dropping, cap and cap / log(2), farthest)
     out = BlockSparseFunction.apply(*map(contiguous_rows, (q, k, v)), call, sinks, slopes)
@@ -669,6 +683,10 @@ class BlockSparseCall:
     def fit(self, shape: SparseTileShape, *streamed: Tensor) -> SparseTileShape:
         return shape.fit(self.tiles, *streamed, dropping=self.dropping)
 
+    def is_bounded(self, slopes: Tensor | None) -> bool:
+        """Can scores be exponentiated as they are? The sum of all keys must be finite too."""
+        return self.cap is not None and self.cap <= MAX_EXPONENT and slopes is None
+
     def common_arguments(self, q: Tensor, k: Tensor, slopes: Tensor | None) -> list[Any]:
         heads, share, tiles = q.shape[1], q.shape[1] // k.shape[1], self.tiles
         ends = (tiles.static.least, tiles.static.most) if isinstance(tiles.static, Band) else (0, 0)
@@ -718,7 +736,8 @@ class BlockSparseFunction(torch.autograd.Function):
             *tile_arguments(call.tiles, shape, of_keys=False),
         ]
         arguments += [*call.common_arguments(q, k, slopes), call.dropping and call.dropping.seed]
-        forward_kernel[blocks(n_q, shape) * batch * heads,](*arguments, **call.constants(q, v, shape))
+        constants = call.constants(q, v, shape) | {"BOUNDED": call.is_bounded(slopes)}
+        forward_kernel[blocks(n_q, shape) * batch * heads,](*arguments, **constants)
         if sinks is not None:  # one more score in each sum, which the backward pass then divides by
             total = torch.logaddexp2(sums, sinks.to(sums)[:, None] / log(2))
             kept = torch.where(sums == torch.inf, 0.0, (sums - total).exp2())[..., :n_q, None]
@@ -767,6 +786,7 @@ class BlockSparseFunction(torch.autograd.Function):
         return dq, dk, dv, None, d_sinks, d_slopes
 
 
+MAX_EXPONENT = 80.0  # with 2^40 keys or fewer, 2^80 and their sum are float32 numbers, and 2^-80 is a normal one
 NEGLIGIBLE = 30 * log(2)  # what all far keys weigh together is below this many bits of a row's sum
 
 
