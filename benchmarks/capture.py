@@ -28,8 +28,7 @@ from torch import nn
 from kernel_profile import profile_kernels
 from machine import write
 from regard.data.images import LabelledImage
-from regard.data.labelled import LabelledText
-from regard.data.tagged import TaggedSentence
+from regard.data.labelled import LabelledText, TaggedSentence
 from regard.tasks.image_classification.task import ImageClassificationSettings, ImageClassifier
 from regard.tasks.language_modeling.task import LanguageModelingSettings, TextGenerator
 from regard.tasks.sequence_classification.task import ClassificationSettings, TextClassifier

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.attention.absolute_position import Sinusoidal
+from regard.attention.position_variants import Sinusoidal
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models import ModelConfig, Seq2Seq, build_model
 

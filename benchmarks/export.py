@@ -21,11 +21,10 @@ from rich.table import Table
 from machine import write
 from regard.interop import import_model
 from regard.interop.ctranslate2 import CTranslate2Translation
-from regard.interop.export_format import translation_limit
+from regard.interop.export_format import Engine, TranslationEngine, translation_limit
 from regard.interop.exporter import export, gather_inputs
 from regard.interop.huggingface.exporting import TransformersTranslation
 from regard.interop.onnx import OnnxTransformer
-from regard.interop.proof import Engine, TranslationEngine
 from regard.tasks.registry import task_of_run
 from regard.tasks.translation.task import Translator
 

@@ -43,13 +43,13 @@ from machine import RESULTS, write
 from regard.attention import Additive, Hard, Recipe, record_attention
 from regard.layers.pooling import AttentionPooling
 from regard.models.encoder import Encoder, SequenceClassifier
-from regard.tasks.sequence_classification.hard_attention_loss import (
+from regard.tasks.sequence_classification.task import (
     ExpectedLoss,
     GradientNoise,
     HardAttentionClassifier,
-    LabelledBatch,
     LearnedBaseline,
     NoBaseline,
+    TextBatch,
     collate,
     compute_gradient,
     draw_gradients,
@@ -104,7 +104,7 @@ def measured(model: HardAttentionClassifier, held_out: Sentences) -> dict[str, f
     right, found = 0, []
     for rows, texts, _ in iterate_batches(held_out.examples, lengths_of, collate):
         with record_attention(model.classifier) as record:
-            logits = model(texts.pieces, texts.lengths)
+            logits = model(texts.terms, texts.lengths)
         most = record.weights("pooling")[:, 0, 0].argmax(-1).tolist()
         right += int((logits.argmax(-1) == texts.labels).sum())
         deciding = [held_out.deciding[row] for row in rows]
@@ -134,7 +134,7 @@ def attended(model: HardAttentionClassifier, task: Task, sentence: Sentence) -> 
     model.eval()
     texts = collate([(vocabulary().encode(" ".join(sentence.words)), 0)])
     with record_attention(model.classifier) as record:
-        logits = model(texts.pieces, texts.lengths)
+        logits = model(texts.terms, texts.lengths)
     chance, label = logits.softmax(-1)[0].max(-1)
     return {
         "words": sentence.words,
@@ -161,7 +161,7 @@ def noises(seed: int) -> list[dict[str, Any]]:
 
 
 def noise_of(
-    model: HardAttentionClassifier, task: Task, texts: LabelledBatch, where: dict[str, int]
+    model: HardAttentionClassifier, task: Task, texts: TextBatch, where: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
     batch = (texts, texts.tokens)
     for name, way in ESTIMATORS.items():

@@ -7,12 +7,12 @@ from regard.attention import Hard, Normaliser, Softmax, StraightThrough
 from regard.data.batching import TokenBatchSampler
 from regard.data.tokenizers.base import WordTokenizer
 from regard.models.config import EncoderConfig
-from regard.tasks.sequence_classification.hard_attention_loss import (
+from regard.tasks.sequence_classification.task import (
     CrossEntropyLoss,
     Example,
     ExpectedLoss,
-    LabelledBatch,
     ReinforceLoss,
+    TextBatch,
     collate,
     lengths_of,
 )
@@ -60,7 +60,7 @@ class Sentences:
     examples: list[Example]
     deciding: list[int | None]
 
-    def corpus(self, seed: int) -> Corpus[Example, LabelledBatch]:
+    def corpus(self, seed: int) -> Corpus[Example, TextBatch]:
         batches = TokenBatchSampler(lengths_of(self.examples), tokens=BATCH * (1 + LONGEST), sentences=BATCH, seed=seed)
         return Corpus(self.examples, batches, collate)
 

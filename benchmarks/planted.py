@@ -63,14 +63,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiToken", "the kernel is not turned round", ".flip(2)[:, :, None]", "[:, :, None]"),
         ("MultiToken", "sees what is hidden from the query", "torch.where(visible, pad(shown, (0, 0, a, 0))[:, :, :n], 0.0)", "pad(shown, (0, 0, a, 0))[:, :, :n]"),
     ],
-    "attention/rotary_variants.py": [
-        ("NTKScaling", "one pair too many", "max(1, len(frequency) - 1)", "len(frequency)"),
-        ("YarnScaling", "no magnitude", "0.1 * log(self.factor) + 1", "1.0"),
-        ("YarnScaling", "never rounded to whole pairs", "(first.floor(), last.ceil()) if self.whole", "(first, last) if self.whole"),
-        ("AxialRotary", "rows and columns exchanged", "axis.rotate(down, row), axis.rotate(across, column)", "axis.rotate(down, column), axis.rotate(across, row)"),
-        ("AxialRotary", "the first tokens have places", "cell = positions - self.first", "cell = positions"),
-        ("XPos", "keys shrink too", "self.growth(k, positions, -1.0)", "self.growth(k, positions, 1.0)"),
-    ],
     "attention/scaled_score.py": [
         ("SoftCap", "caps nothing", "self.cap * torch.tanh(", "self.cap * ("),
         ("score_with_scale", "the model's own scale is ignored", "ScaledDot() if scale == width**-0.5 else GivenScale(scale)", "ScaledDot()"),
@@ -98,6 +90,14 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Block", "counts cells beyond the end of the text",
          "(low * unit - missing).clamp(min=0)", "(low * unit).minimum(area)"),
         ("Strided", "stride one too long", "% self.stride == 0", "% (self.stride + 1) == 0"),
+        ("TopBlocks", "the worst blocks", "return top_blocks(scores, own, self.k)", "return top_blocks(-scores, own, self.k)"),
+        ("TopBlocks", "chooses blocks ahead", "earlier = torch.arange(blocks, device=scores.device) < own[:, None]",
+         "earlier = torch.arange(blocks, device=scores.device) <= own[:, None]"),
+        ("TopBlocks", "a group that has begun chooses anew", "past.chosen[:, :, -1:]", "past.chosen[:, :, :1]"),
+        ("BlockChoice", "sees ahead within its block", "return seen & (j <= i) & (row >= 0)", "return seen & (row >= 0)"),
+        ("LightningIndexer", "one key too many", "indices[..., : self.k]", "indices[..., : self.k + 1]"),
+        ("LightningIndexer", "heads not weighed", "einsum(self.to_weight(q), each,", "einsum(torch.ones_like(self.to_weight(q)), each,"),
+        ("LightningIndexer", "its loss trains the layer", "self.index(q.detach(), k.detach())", "self.index(q, k)"),
     ],
     "attention/batch_patterns.py": [
         ("BooleanMask", "a mask's rows begin at index 0 whatever the cache holds", "return mask_cells(self.visible, b, h, i - self.first, j)", "return mask_cells(self.visible, b, h, i, j)"),
@@ -166,7 +166,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "self.then.weigh(scores, visible), self.rate)", "self.then.weigh(scores, visible))"),
         ("AttentionDropout", "always softmax", "dropout(self.then.weigh(", "dropout(Softmax().weigh("),
     ],
-    "attention/absolute_position.py": [
+    "attention/position_variants.py": [
         ("Sinusoidal", "sine and cosine exchanged",
          "(angle.sin(), angle.cos()), -1)", "(angle.cos(), angle.sin()), -1)"),
         ("Sinusoidal", "frequencies fall twice as fast", "(-pair / model)", "(-2 * pair / model)"),
@@ -177,6 +177,12 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Sinusoidal", "counts from 0 wherever the table begins", "positions[..., None].double() + self.first", "positions[..., None].double()"),
         ("TreeDepth", "ignores theta", "Sinusoidal(self.theta).table", "Sinusoidal().table"),
         ("TreeDepth", "positions of the first batch element for all", "self.depths.expand(len(positions), -1).gather(1, positions)", "self.depths[:, positions[0]]"),
+        ("NTKScaling", "one pair too many", "max(1, len(frequency) - 1)", "len(frequency)"),
+        ("YarnScaling", "no magnitude", "0.1 * log(self.factor) + 1", "1.0"),
+        ("YarnScaling", "never rounded to whole pairs", "(first.floor(), last.ceil()) if self.whole", "(first, last) if self.whole"),
+        ("AxialRotary", "rows and columns exchanged", "axis.rotate(down, row), axis.rotate(across, column)", "axis.rotate(down, column), axis.rotate(across, row)"),
+        ("AxialRotary", "the first tokens have places", "cell = positions - self.first", "cell = positions"),
+        ("XPos", "keys shrink too", "self.growth(k, positions, -1.0)", "self.growth(k, positions, 1.0)"),
     ],
     "attention/position.py": [
         ("NoPosition", "counts as a scheme", "return ()", "return (self,)"),
@@ -362,13 +368,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("record", "keys of a cache taken for the first query's", "q_index=self.q_index, k_index=self.k_index", "q_index=0, k_index=self.k_index"),
         ("record", "draws anew", "if self.computed is not None:", "if self.computed is not None and self.computed.log_probability is None:"),
     ],
-    "see/recorder.py": [
-        ("edits", "edited heads have no gradient", "found = site.differentiable_steps(", "found = site.steps("),
-        ("edits", "the output of all heads replaced", "for head in site.edits.edited_heads(site.heads):", "for head in range(site.heads):"),
-        ("recorder", "inputs of a cached layer taken for all", "return Projections.of(layer, x, memory) if complete else None", "return Projections.of(layer, x, memory)"),
-        ("recorder", "edits are recorded but not applied", "        calls.append(site if changed is None else replace(site, output=changed))\n        return changed", "        calls.append(site if changed is None else replace(site, output=changed))\n        return None"),
-        ("edits", "a gate's weight off is scaled", "index_fill(1, off, 0.0)", "index_fill(1, off, 0.5)"),
-    ],
     "attention/multihead.py": [
         ("MultiHeadAttention", "keys and values exchanged",
          "project_all(x, (self.query, self.key, self.value), fused=context.fused)", "project_all(x, (self.query, self.value, self.key))"),
@@ -431,16 +430,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("block_sparse", "a soft cap has no slope of its own", "ds *= 1.0 - capped * capped\n            ds = ds.to(", "ds *= 1.0\n            ds = ds.to("),
         ("block_sparse", "every head reads the first head's lists", "listed_run(firsts + (b * heads + h) * list_rows,", "listed_run(firsts,"),
     ],
-    "attention/content_patterns.py": [
-        ("TopBlocks", "the worst blocks", "return top_blocks(scores, own, self.k)", "return top_blocks(-scores, own, self.k)"),
-        ("TopBlocks", "chooses blocks ahead", "earlier = torch.arange(blocks, device=scores.device) < own[:, None]",
-         "earlier = torch.arange(blocks, device=scores.device) <= own[:, None]"),
-        ("TopBlocks", "a group that has begun chooses anew", "past.chosen[:, :, -1:]", "past.chosen[:, :, :1]"),
-        ("BlockChoice", "sees ahead within its block", "return seen & (j <= i) & (row >= 0)", "return seen & (row >= 0)"),
-        ("LightningIndexer", "one key too many", "indices[..., : self.k]", "indices[..., : self.k + 1]"),
-        ("LightningIndexer", "heads not weighed", "einsum(self.to_weight(q), each,", "einsum(torch.ones_like(self.to_weight(q)), each,"),
-        ("LightningIndexer", "its loss trains the layer", "self.index(q.detach(), k.detach())", "self.index(q, k)"),
-    ],
     "attention/native_sparse.py": [
         ("NSA", "a block is seen before it is read", "(j + 1) * self.block <= i + 1", "j * self.block <= i + 1"),
         ("NSA", "gates of one branch for all", '"b t (n h) -> n b h t 1"', '"b t (h n) -> n b h t 1"'),
@@ -493,18 +482,16 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("embedding kernel", "places are scaled too", "    x += tl.load(positions + position[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(WIDE)\n", "    x += tl.load(positions + position[:, None] * WIDTH + column[None, :], mask=inside, other=0.0).to(WIDE) * scale\n"),
         ("embedding kernel", "the noise of the first side for both", "index = row_index + begin * WIDTH\n    g = apply_dropout(g * scale, seed, index, keep_scale, CUT)", "index = row_index + begin * WIDTH\n    g = apply_dropout(g * scale, seed, row_index, keep_scale, CUT)"),
     ],
-    "ops/linear_cross_entropy_triton.py": [
+    "ops/linear_triton.py": [
+        ("column sums", "relu lets 0 through", "other=0.0) > 0.0, g, 0.0)", "other=0.0) >= 0.0, g, 0.0)"),
+        ("column sums", "the first part alone", "for first in range(0, many, ROWS):", "for first in range(0, 1, ROWS):"),
         ("cross-entropy kernel", "the sum keeps an old maximum", "total = total * tl.exp(running_max - higher) + ", "total = total + "),
         ("cross-entropy kernel", "ignored rows teach the bias", "total += p * count[:, None]", "total += p"),
         ("cross-entropy kernel", "the wanted word loses 1, not 1 − ε", "p -= tl.where(hit, target_weight, 0.0)", "p -= tl.where(hit, 1.0, 0.0)"),
         ("R-Drop kernel", "the second pass pulls the other way", "(q * (kl_q - a + b) + q - p)", "(q * (kl_q - a + b) + p - q)"),
         ("R-Drop kernel", "the pair costs twice", "both = 0.5 * weight * (kl_p - kl_q)", "both = weight * (kl_p - kl_q)"),
     ],
-    "ops/column_sum_triton.py": [
-        ("column sums", "relu lets 0 through", "other=0.0) > 0.0, g, 0.0)", "other=0.0) >= 0.0, g, 0.0)"),
-        ("column sums", "the first part alone", "for first in range(0, many, ROWS):", "for first in range(0, 1, ROWS):"),
-    ],
-    "ops/packed_attention_triton.py": [
+    "attention/kernels/packed.py": [
         ("packed kernel", "texts of a row see each other", "(text[:, None] == texts[None, :]) & (last", "(texts[None, :] > 0) & (last"),
         ("packed kernel", "causal excludes itself", "(last[:, None] >= j[None, :])", "(last[:, None] > j[None, :])"),
         ("packed kernel", "ds without g · o", "ds = (w * (dw - inner[:, None]) * scale)", "ds = (w * dw * scale)"),
@@ -550,22 +537,14 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("pooling", "the largest among padding too", "x.masked_fill(~visible, -torch.inf).max(1)", "x.max(1)"),
         ("bottleneck", "looks at padding", "b=len(x)), x, pattern=Padding(lengths))", "b=len(x)), x)"),
     ],
-    "layers/vision.py": [
-        ("patches", "read column by column", '"b c (y p) (x q) -> b (y x) (p q c)", p=size', '"b c (y p) (x q) -> b (x y) (p q c)", p=size'),
-        ("patches", "rows and columns exchanged", "self.row[positions // self.columns] + self.column[positions % self.columns]", "self.row[positions % self.columns % self.rows] + self.column[positions // self.columns % self.columns]"),
-        ("squeeze-and-excitation", "the sum of a channel, not its mean", 'reduce(x, "b c h w -> b c", "mean")', 'reduce(x, "b c h w -> b c", "sum")'),
-        ("CBAM", "the mean twice", 'for how in ("mean", "max"))', 'for how in ("mean", "mean"))'),
-    ],
     "ops/fused_linear.py": [
         ("project_all", "gradients of the outputs in the wrong order", "fused_linear_backward(list(grads), x, weights)", "fused_linear_backward(list(grads)[::-1], x, weights)"),
-    ],
-    "ops/packed_attention.py": [
-        ("packed_attention", "the gradients of joint columns exchanged", "grad_qkv.split([x.shape[2] for x in (q, k, v)], 2)\n", "grad_qkv.flip(2).split([x.shape[2] for x in (q, k, v)], 2)\n"),
     ],
     "attention/backends/packed.py": [
         ("packed", "causal although the pattern is not", '"causal": isinstance(recipe.pattern, And)', '"causal": True'),
         ("packed", "the keys' segments are the queries'", "ids[0], ids[1], seed", "ids[0], ids[0], seed"),
         ("packed", "values wider than a tile are cut", "for part in v.split(d, 3)]", "for part in v.split(d, 3)[:1]]"),
+        ("packed_attention", "the gradients of joint columns exchanged", "grad_qkv.split([x.shape[2] for x in (q, k, v)], 2)\n", "grad_qkv.flip(2).split([x.shape[2] for x in (q, k, v)], 2)\n"),
     ],
     "attention/text_positions.py": [
         ("Segments", "a pattern of the whole row", "return PatternAtPositions(pattern, self.positions, self.of_keys) & documents", "return pattern & documents"),
@@ -620,6 +599,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("ViT", "the class token stands last", "(repeat(self.token, \"model -> b 1 model\", b=len(x)).to(x.dtype), x), 1)", "(x, repeat(self.token, \"model -> b 1 model\", b=len(x)).to(x.dtype)), 1)"),
         ("ViT", "weights on the grid transposed", '"b h (y x) -> b h y x", y=self.grid[0]\n', '"b h (x y) -> b h y x", y=self.grid[0]\n'),
         ("ViT", "who sees a patch, not whom the class token sees", "return weights[:, :, 0]", "return weights[:, :, :, 0]"),
+        ("patches", "read column by column", '"b c (y p) (x q) -> b (y x) (p q c)", p=size', '"b c (y p) (x q) -> b (x y) (p q c)", p=size'),
+        ("patches", "rows and columns exchanged", "self.row[positions // self.columns] + self.column[positions % self.columns]", "self.row[positions % self.columns % self.rows] + self.column[positions // self.columns % self.columns]"),
+        ("squeeze-and-excitation", "the sum of a channel, not its mean", 'reduce(x, "b c h w -> b c", "mean")', 'reduce(x, "b c h w -> b c", "sum")'),
+        ("CBAM", "the mean twice", 'for how in ("mean", "max"))', 'for how in ("mean", "mean"))'),
     ],
     "models/baselines.py": [
         ("skip-gram", "negatives are drawn near", "logsigmoid(-against)", "logsigmoid(against)"),
@@ -657,6 +640,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Words", "the rarest words are kept", "key=lambda piece: (-counts[piece], piece)", "key=lambda piece: (counts[piece], piece)"),
         ("LosslessTokenizer", "a blank belongs to the word before it", "min(so_far, last) if character.isspace()", "max(so_far - 1, 0) if character.isspace()"),
         ("LosslessTokenizer", "special ids are spelt", "for one in self.validate_ids(ids) if one >= NUM_SPECIAL_TOKENS]", "for one in self.validate_ids(ids)]"),
+        ("TextNormalizer", "lower case before punctuation is cut off", "text = word_tokenize(text, self.language) if self.language else text\n        text = text.lower() if self.lower else text", "text = text.lower() if self.lower else text\n        text = word_tokenize(text, self.language) if self.language else text"),
     ],
     "data/tokenizers/subwords.py": [
         ("BPE", "learns without the blank before a text", "(SubwordTokenizer.prefix + normalizer.apply(text) for text in require_texts(texts))", "(normalizer.apply(text) for text in require_texts(texts))"),
@@ -665,20 +649,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("n-grams", "a pair is the same whichever word comes first", "(words[length - 1 :] * np.uint64(GOLDEN_GAMMA))", "words[length - 1 :]"),
         ("n-grams", "pairs share the ids of words", "mixed % np.uint64(self.buckets) + np.uint64(self.words)", "mixed % np.uint64(self.buckets)"),
         ("n-grams", "the last run is left out", "for start in range(words - length + 1)", "for start in range(words - length)"),
-    ],
-    "data/tokenizers/normalization.py": [
-        ("TextNormalizer", "lower case before punctuation is cut off", "text = word_tokenize(text, self.language) if self.language else text\n        text = text.lower() if self.lower else text", "text = text.lower() if self.lower else text\n        text = word_tokenize(text, self.language) if self.language else text"),
-    ],
-    "data/tagged.py": [
-        ("CoNLL-U", "the language's own tag, not the universal one", "tuple(cells[3] for _, cells in words)", "tuple(cells[4] for _, cells in words)"),
-        ("CoNLL-U", "lemmas for words", "tuple(cells[1] for _, cells in words)", "tuple(cells[2] for _, cells in words)"),
-        ("CoNLL-U", "tags written in the wrong column", "rows[at][3] = tag", "rows[at][4] = tag"),
-        ("CoNLL-U", "the last sentence is lost without a blank line", "held, taken = [], 0\n    if held:\n        yield held\n", "held, taken = [], 0\n"),
-        ("CoNLL-U", "heads may run in a circle", "        if at not in reaches:\n", "        if False:\n"),
-        ("CoNLL-U", "words that were not said are words", "NON_WORD_ID = re.compile(r\"[1-9][0-9]*-[1-9][0-9]*|[0-9]+\\.[1-9][0-9]*\")", "NON_WORD_ID = re.compile(r\"[1-9][0-9]*-[1-9][0-9]*\")"),
-        ("pieces", "the value of a word's last piece", "return [values[first] for first in self.first_indices]", "return [values[stop - 1] for _, stop in self.spans]"),
-        ("pieces", "further pieces hang on the word's head", "else self.first_indices[word] + 1\n            for at, word", "else above[word] for at, word"),
-        ("pieces", "a word that is nothing to the tokeniser has no piece", "*(pieces or [UNK])]", "*pieces]"),
     ],
     "data/lm_blocks.py": [
         ("blocks", "a model predicts what it reads", "torch.where(inside, stream[at + 1], PAD)", "torch.where(inside, stream[at], PAD)"),
@@ -693,6 +663,15 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "data/labelled.py": [
         ("labels", "numbered in the order of the texts", "tuple(sorted(set(labels)))", "tuple(dict.fromkeys(labels))"),
+        ("CoNLL-U", "the language's own tag, not the universal one", "tuple(cells[3] for _, cells in words)", "tuple(cells[4] for _, cells in words)"),
+        ("CoNLL-U", "lemmas for words", "tuple(cells[1] for _, cells in words)", "tuple(cells[2] for _, cells in words)"),
+        ("CoNLL-U", "tags written in the wrong column", "rows[at][3] = tag", "rows[at][4] = tag"),
+        ("CoNLL-U", "the last sentence is lost without a blank line", "held, taken = [], 0\n    if held:\n        yield held\n", "held, taken = [], 0\n"),
+        ("CoNLL-U", "heads may run in a circle", "        if at not in reaches:\n", "        if False:\n"),
+        ("CoNLL-U", "words that were not said are words", "NON_WORD_ID = re.compile(r\"[1-9][0-9]*-[1-9][0-9]*|[0-9]+\\.[1-9][0-9]*\")", "NON_WORD_ID = re.compile(r\"[1-9][0-9]*-[1-9][0-9]*\")"),
+        ("pieces", "the value of a word's last piece", "return [values[first] for first in self.first_indices]", "return [values[stop - 1] for _, stop in self.spans]"),
+        ("pieces", "further pieces hang on the word's head", "else self.first_indices[word] + 1\n            for at, word", "else above[word] for at, word"),
+        ("pieces", "a word that is nothing to the tokeniser has no piece", "*(pieces or [UNK])]", "*pieces]"),
     ],
     "data/graphs.py": [
         ("node vectors", "not of length 1", "(counts / np.where(lengths == 0, 1, lengths))", "counts"),
@@ -822,7 +801,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("own parts", "a recipe's file need not be named to load it", "if not recorded.names and file not in self.files:", "if not recorded.names and not self.named and not file:"),
         ("own parts", "a run records what it does not use", "for name in re.findall(r\"\\w+\", value) if name in value.own_parts", "for name in value.own_parts"),
     ],
-    "tasks/sequence_classification/hard_attention_loss.py": [
+    "tasks/sequence_classification/task.py": [
         ("GradientNoise", "variance divided by n", "/ (len(estimates) - 1)", "/ len(estimates)"),
         ("GradientNoise", "the mean's own scatter is not taken off", "(mean.square().sum() - variance / len(estimates))", "mean.square().sum()"),
     ],
@@ -1020,6 +999,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("projections", "keys made of those who ask", 'HeadProjection(self.x if part == "q" else self.memory', "HeadProjection(self.x"),
         ("projections", "the matrix of another head", "slice(number * width, (number + 1) * width)", "slice(0, width)"),
         ("projections", "transposed", "layer.weight.detach()[some].T, bias)", "layer.weight.detach()[:, some], bias)"),
+        ("edits", "edited heads have no gradient", "found = site.differentiable_steps(", "found = site.steps("),
+        ("edits", "the output of all heads replaced", "for head in site.edits.edited_heads(site.heads):", "for head in range(site.heads):"),
+        ("recorder", "inputs of a cached layer taken for all", "return Projections.of(layer, x, memory) if complete else None", "return Projections.of(layer, x, memory)"),
+        ("recorder", "edits are recorded but not applied", "        calls.append(site if changed is None else replace(site, output=changed))\n        return changed", "        calls.append(site if changed is None else replace(site, output=changed))\n        return None"),
+        ("edits", "a gate's weight off is scaled", "index_fill(1, off, 0.0)", "index_fill(1, off, 0.5)"),
     ],
     "see/methods.py": [
         ("integrated gradients", "a panel counts as the whole path", "a + share * (end - start) * b.double()", "a + share * b.double()"),

@@ -23,7 +23,7 @@ from torch.nn.functional import normalize
 from machine import write
 from regard import see
 from regard.data.corpora import corpus_path
-from regard.data.tagged import read_tagged
+from regard.data.labelled import read_tagged
 from regard.models.baselines import SkipGram, WordVectors, train_vectors
 from regard.models.config import EncoderConfig
 from regard.models.encoder import MaskedLMConfig, Occurrences, train_masked_lm

@@ -22,17 +22,16 @@ from torch.nn.functional import dropout, layer_norm
 
 from machine import write
 from regard.attention import AttentionDropout, Causal, Documents, Recipe, attend
+from regard.attention.backends.packed import empty_logsumexp
+from regard.attention.kernels import packed
+from regard.attention.kernels.packed import PackedLaunch, launch_backward, launch_forward
 from regard.ops import (
-    column_sum_triton,
     dropout_triton,
     flat_adamw_triton,
-    linear_cross_entropy_triton,
-    packed_attention_triton,
+    linear_triton,
 )
 from regard.ops.dropout_triton import ResidualInputs
-from regard.ops.linear_cross_entropy_triton import RowLaunch, cross_entropy_rows
-from regard.ops.packed_attention import empty_logsumexp
-from regard.ops.packed_attention_triton import PackedLaunch, launch_backward, launch_forward
+from regard.ops.linear_triton import RowLaunch, cross_entropy_rows
 from regard.training.config import TrainSettings
 from regard.training.corpus import PackedCorpus
 from regard.training.step import gradient_norm
@@ -100,14 +99,14 @@ def columns(rows: int) -> dict[str, Work]:
         turns = cycle([drawn(rows, width) for _ in range(2 if width > WIDTH else 6)])
         found[f"columns of {width}, torch"] = lambda turns=turns: next(turns).sum(0)
         for shape in (
-            column_sum_triton.ColumnLaunch(),
-            column_sum_triton.ColumnLaunch(528, 32, 128),
-            column_sum_triton.ColumnLaunch(1056, 16, 256),
-            column_sum_triton.ColumnLaunch(264, 16, 512),
-            column_sum_triton.ColumnLaunch(792, 16, 128, 4),
+            linear_triton.ColumnLaunch(),
+            linear_triton.ColumnLaunch(528, 32, 128),
+            linear_triton.ColumnLaunch(1056, 16, 256),
+            linear_triton.ColumnLaunch(264, 16, 512),
+            linear_triton.ColumnLaunch(792, 16, 128, 4),
         ):
             name = f"columns of {width}, {shape.programs} programs, {shape.rows} × {shape.columns}, {shape.warps} warps"
-            found[name] = lambda turns=turns, shape=shape: column_sum_triton.sum_columns(next(turns), shape)
+            found[name] = lambda turns=turns, shape=shape: linear_triton.sum_columns(next(turns), shape)
     inputs, turns = drawn(rows, HIDDEN), cycle([drawn(rows, HIDDEN) for _ in range(2)])
 
     def torch_relu_backward() -> Tensor:
@@ -116,13 +115,13 @@ def columns(rows: int) -> dict[str, Work]:
 
     found["relu's gradient and its sum, torch"] = torch_relu_backward
     for shape in (
-        column_sum_triton.ColumnLaunch(),
-        column_sum_triton.ColumnLaunch(1056, 16, 256),
-        column_sum_triton.ColumnLaunch(1056, 8, 512),
-        column_sum_triton.ColumnLaunch(792, 16, 128, 4),
+        linear_triton.ColumnLaunch(),
+        linear_triton.ColumnLaunch(1056, 16, 256),
+        linear_triton.ColumnLaunch(1056, 8, 512),
+        linear_triton.ColumnLaunch(792, 16, 128, 4),
     ):
         name = f"relu's gradient, {shape.programs} programs, {shape.rows} × {shape.columns}, {shape.warps} warps"
-        found[name] = lambda shape=shape: column_sum_triton.relu_backward_sum(next(turns), inputs, shape)
+        found[name] = lambda shape=shape: linear_triton.relu_backward_sum(next(turns), inputs, shape)
     return found
 
 
@@ -179,7 +178,7 @@ def vocabulary() -> dict[str, Work]:
         found[f"cross-entropy of 4096 rows, summed by {deep} × {block} logits, {warps} warps"] = work
     sixteen, eight = ((1056, 16, 128, 4), (2112, 16, 128, 4)), ((1056, 8, 256, 4), (2112, 8, 256, 4))
     shapes = *sixteen, *eight, (1056, 16, 256, 8), (1056, 4, 512, 4)
-    for shape in (column_sum_triton.ColumnLaunch(*shape) for shape in shapes):
+    for shape in (linear_triton.ColumnLaunch(*shape) for shape in shapes):
         work = partial(cross_entropy_rows, logits, targets, ones, 0.9, RowLaunch(), shape)
         tile = f"{shape.rows} × {shape.columns}, {shape.warps} warps"
         found[f"cross-entropy of 4096 rows, {shape.programs} programs, {tile}"] = work
@@ -256,11 +255,11 @@ def main() -> None:
             helper.kill()
     say(
         "ours by default:",
-        packed_attention_triton.FORWARD,
-        packed_attention_triton.BACKWARD,
+        packed.FORWARD,
+        packed.BACKWARD,
         dropout_triton.FORWARD,
     )
-    say(dropout_triton.BACKWARD, column_sum_triton.ColumnLaunch(), linear_cross_entropy_triton.RowLaunch())
+    say(dropout_triton.BACKWARD, linear_triton.ColumnLaunch(), linear_triton.RowLaunch())
     table: list[dict[str, object]] = []
     keep = partial(write, "training-kernels", " ".join(["python", *sys.argv]), table)
     best: dict[str, tuple[float, str]] = {}

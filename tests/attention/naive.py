@@ -19,6 +19,7 @@ from regard.attention.normaliser import (
 )
 from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, StrictCausal, Window
 from regard.attention.position import Position, Rotary
+from regard.attention.position_variants import AxialRotary, NTKScaling, XPos, YarnScaling
 from regard.attention.relative_position import (
     Alibi,
     Clipped,
@@ -29,7 +30,6 @@ from regard.attention.relative_position import (
     RelativeVectors,
     TreePath,
 )
-from regard.attention.rotary_variants import AxialRotary, NTKScaling, XPos, YarnScaling
 from regard.attention.scaled_score import LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
 from regard.attention.softmax_variants import (

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from regard import MultiHeadAttention, Recipe, attend, explain
-from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
 from regard.attention.catalogue import get_recipe
 from regard.attention.dependency_tree import DependencyTree
@@ -15,6 +14,7 @@ from regard.attention.latent import Linformer
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
+from regard.attention.position_variants import Learned, Sinusoidal
 from regard.attention.relative_position import Alibi, Clipped, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Feature
 from regard.attention.serialize import parse_part

@@ -13,7 +13,6 @@ from regard.attention.backends import block_sparse
 from regard.attention.backends import block_sparse as backends_block_sparse
 from regard.attention.backends.block_sparse import BlockSparseTiles
 from regard.attention.batch_patterns import Documents, PackedSequences, Padding
-from regard.attention.content_patterns import BlockChoice
 from regard.attention.functional import attend, explain, steps
 from regard.attention.normaliser import Normaliser, Softmax
 from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
@@ -22,7 +21,7 @@ from regard.attention.relative_position import LinearBias
 from regard.attention.scaled_score import SoftCap
 from regard.attention.score import Cosine
 from regard.attention.softmax_variants import SinkSoftmax
-from regard.attention.sparse_patterns import Block, Global, Random, Strided
+from regard.attention.sparse_patterns import Block, BlockChoice, Global, Random, Strided
 from regard.ops.dropout import mix_bits, shift_right
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
 

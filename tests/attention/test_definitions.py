@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard.attention import block_map as blocks_module
-from regard.attention.absolute_position import Learned, TreeDepth
 from regard.attention.backends import flex
 from regard.attention.batch_patterns import Documents, Padding
 from regard.attention.block_map import FULL, MIXED
@@ -18,6 +17,7 @@ from regard.attention.functional import attend, steps
 from regard.attention.normaliser import AttentionDropout, Proportional, ReLU
 from regard.attention.pattern import Causal
 from regard.attention.position import NoPosition, Rotary
+from regard.attention.position_variants import Learned, TreeDepth
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias
 from regard.attention.score import Cosine, Dot, Feature

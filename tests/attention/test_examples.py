@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.attention.absolute_position import Sinusoidal, TreeDepth
 from regard.attention.batch_patterns import Edges, Padding
 from regard.attention.catalogue import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, WorkedExample, X, agrees, tensor
 from regard.attention.dependency_tree import DependencyTree
@@ -14,6 +13,7 @@ from regard.attention.multihead import MultiHeadAttention, no_projection
 from regard.attention.normaliser import AttentionDropout, Sigmoid
 from regard.attention.pattern import Causal, Positions, Window
 from regard.attention.position import Rotary
+from regard.attention.position_variants import Sinusoidal, TreeDepth
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot

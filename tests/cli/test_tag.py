@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.tagged import read_conllu, write_conllu
+from regard.data.labelled import read_conllu, write_conllu
 from regard.world import World
 
 from .commands import assert_done, assert_plain, assert_refused, regard

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizers.normalization import TOKENIZED_LANGUAGES, TextNormalizer, word_detokenize, word_tokenize
+from regard.data.tokenizers.base import TOKENIZED_LANGUAGES, TextNormalizer, word_detokenize, word_tokenize
 
 WORKED = [
     ("en", "The dog's bone, isn't it?", "The dog 's bone , isn 't it ?"),

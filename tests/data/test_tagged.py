@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.corpora import corpus_path, sha256_digest
-from regard.data.tagged import TaggedSentence, read_columns, read_conllu, read_tagged, write_columns, write_conllu
+from regard.data.labelled import TaggedSentence, read_columns, read_conllu, read_tagged, write_columns, write_conllu
 
 UNPACKED = {"": bytes, ".gz": gzip.decompress, ".xz": lzma.decompress}
 CONLLU = """# sent_id = 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from regard.attention.dependency_tree import DependencyTree
 from regard.data import UNK, CharTokenizer, SubwordTokenizer, TextNormalizer, Tokenizer, WordTokenizer
-from regard.data.tagged import WordPieces, encode_words
+from regard.data.labelled import WordPieces, encode_words
 from regard.data.tokenizers.base import ByteTokenizer
 
 TEXTS = ["the black cat ate the mouse", "the light box stood by the lamp", "light, lighter, lightest"]

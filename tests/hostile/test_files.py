@@ -37,18 +37,17 @@ from regard.data.images import (
     read_question_list,
     read_visual_questions,
 )
-from regard.data.labelled import Labels, read_labelled
+from regard.data.labelled import Labels, read_labelled, read_tagged
 from regard.data.lm_blocks import read_text
 from regard.data.parallel import read_pairs
 from regard.data.preprocess import ImagePreprocessor
-from regard.data.tagged import read_tagged
 from regard.data.tokenizers.base import ByteTokenizer, CharTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer, load_tokenizer
 from regard.decode.alignment import load_alignment_heads
 from regard.models.baselines import WordVectors
 from regard.models.safetensors_io import load_weights, saveable_tensors
 from regard.see.plots.draw import parse_file
-from regard.tasks.language_modeling.token_nll import NeuralCache
+from regard.tasks.language_modeling.task import NeuralCache
 from regard.tasks.pretrained import SavedPart
 from regard.tasks.translation.task import TranslationSettings
 from regard.training.checkpoint import read_checkpoint, write_checkpoint

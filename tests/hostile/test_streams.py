@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.data.files import CHUNK, chunks
-from regard.data.tagged import NO_VALUE, TaggedSentence, read_conllu
+from regard.data.labelled import NO_VALUE, TaggedSentence, read_conllu
 from regard.decode import Greedy
 from regard.decode.translation import translate_lines
 from regard.tasks.autoencoding.task import reconstruct
@@ -123,7 +123,7 @@ def test_a_chunk_holds_few_lines_or_few_letters():
 
 
 def test_a_sentence_of_columns_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr("regard.data.tagged.MAX_SENTENCE_BYTES", 1000)
+    monkeypatch.setattr("regard.data.labelled.MAX_SENTENCE_BYTES", 1000)
     Path("a.conllu").write_text("# a comment\n" * 200)
     with pytest.raises(
         ValueError, match=r"a\.conllu:91: a sentence of more than 1,000 characters; end each with a blank line"

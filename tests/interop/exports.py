@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from regard.data.tokenizers.base import EOS, WordTokenizer
-from regard.interop.proof import ProofInputs
+from regard.interop.export_format import ProofInputs
 from regard.models.config import LanguageModelConfig, ModelConfig
 from regard.tasks.language_modeling.task import LanguageModelingSettings, TextGenerator
 from regard.tasks.translation.task import TranslationSettings, Translator

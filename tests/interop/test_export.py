@@ -15,12 +15,17 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.data.tokenizers.base import EOS, UNK, ByteTokenizer, CharTokenizer, WordTokenizer
-from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.base import EOS, UNK, ByteTokenizer, CharTokenizer, TextNormalizer, WordTokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer, TokenizersEngine
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.interop import ctranslate2, export, exporter, import_model, publish
 from regard.interop.export_format import (
+    PROOF,
+    Check,
+    ProofInputs,
+    TranslationEngine,
+    compare_engines,
+    compare_outputs,
     encode_text,
     export_tokenizer,
     prompt_opening,
@@ -29,7 +34,6 @@ from regard.interop.export_format import (
     words_first,
 )
 from regard.interop.huggingface import exporting
-from regard.interop.proof import PROOF, Check, ProofInputs, TranslationEngine, compare_engines, compare_outputs
 from regard.tasks.translation.task import Translator
 from tests.forks import run_program
 

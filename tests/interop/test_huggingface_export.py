@@ -13,11 +13,10 @@ from safetensors.torch import load_file
 import regard
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK
 from regard.interop import exporter, import_model
-from regard.interop.export_format import encode_text
+from regard.interop.export_format import ProofInputs, encode_text
 from regard.interop.huggingface import exporting
 from regard.interop.huggingface.exporting import find_class
 from regard.interop.huggingface.weights import ABSENT_LOGIT
-from regard.interop.proof import ProofInputs
 from regard.models.safetensors_io import named_tensors
 
 from .checkpoints import CHECKPOINTS, SENTENCES

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.layers.vision import SpatialAttention, SqueezeExcite
+from regard.models.vision import SpatialAttention, SqueezeExcite
 from tests.recorded import call_recorded
 
 GATES = {"channel": SqueezeExcite(7, reduction=3), "spatial": SpatialAttention(kernel=3)}

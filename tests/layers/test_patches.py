@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.attention import Recipe
-from regard.layers.vision import LearnedGridPosition, Patches, grid_of, overlay, patch, unpatch
+from regard.models.vision import LearnedGridPosition, Patches, grid_of, overlay, patch, unpatch
 
 SIXTEEN = torch.arange(16.0).view(1, 1, 4, 4)
 

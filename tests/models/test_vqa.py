@@ -5,9 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from regard.attention import MultiHeadAttention
-from regard.layers.vision import ConvolutionalPatches
 from regard.models import count_parameters
-from regard.models.vision import CrossAttentionLayer, VQAConfig, VQAModel, rollout
+from regard.models.vision import ConvolutionalPatches, CrossAttentionLayer, VQAConfig, VQAModel, rollout
 from tests.recorded import call_recorded
 
 CONFIG = VQAConfig(patch=3, image_layers=1, question_layers=1, layers=2, model=12, heads=3, hidden=17)

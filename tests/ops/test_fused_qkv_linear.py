@@ -116,8 +116,8 @@ def test_a_projection_that_is_not_linear_is_called_as_it_is(monkeypatch):
 
 def by_kernel() -> dict[str, Any]:
     """How far the kernels are from plain torch, under the interpreter."""
-    from regard.ops import column_sum_triton
-    from regard.ops.column_sum_triton import ColumnLaunch
+    from regard.ops import linear_triton
+    from regard.ops.linear_triton import ColumnLaunch
 
     torch.manual_seed(0)
     found = {}
@@ -125,13 +125,13 @@ def by_kernel() -> dict[str, Any]:
         x, met = (torch.randn(shape, dtype=torch.float64) for _ in range(2))
         apart = torch.cat((x, met), 1)[:, : shape[1]]  # whose rows do not lie one behind the other
         met = met.relu()  # exactly 0 wherever nothing was let through
-        left, total = column_sum_triton.relu_backward_sum(x, met, ColumnLaunch(7, 4, 64))
+        left, total = linear_triton.relu_backward_sum(x, met, ColumnLaunch(7, 4, 64))
         wanted = torch.where(met > 0, x, 0.0)
-        pairs = [(column_sum_triton.sum_columns(each, ColumnLaunch(5, 4, 64)), x.sum(0)) for each in (x, apart)]
+        pairs = [(linear_triton.sum_columns(each, ColumnLaunch(5, 4, 64)), x.sum(0)) for each in (x, apart)]
         pairs += [(left, wanted), (total, wanted.sum(0))]
         found[name] = max((one - other).abs().max().item() for one, other in pairs)
     parts = torch.randn(131, 5, dtype=torch.float64)  # more than one program adds up at a time
-    found["parts"] = (column_sum_triton.sum_partials(parts, parts.dtype) - parts.sum(0)).abs().max().item()
+    found["parts"] = (linear_triton.sum_partials(parts, parts.dtype) - parts.sum(0)).abs().max().item()
     return found
 
 
@@ -145,7 +145,7 @@ def test_the_kernels_compile_for_a_hopper(relu):
     pytest.importorskip("triton", reason="Triton is not installed")
     import triton.language as tl
 
-    from regard.ops.column_sum_triton import column_sum_kernel, partial_sum_kernel
+    from regard.ops.linear_triton import column_sum_kernel, partial_sum_kernel
 
     kinds = {"parts": "*fp32", **dict.fromkeys(("rows", "x_row", "many", "width"), "i32")}
     sizes = {"ROWS": 16, "COLUMNS": 256, "WIDE": tl.float32}

@@ -89,8 +89,8 @@ def test_two_passes_are_an_even_number_of_states():
 
 def cases() -> dict[str, float]:
     """In a process of its own: how far the kernels are from the definition."""
-    from regard.ops import linear_cross_entropy_triton as kernel
-    from regard.ops.column_sum_triton import ColumnLaunch
+    from regard.ops import linear_triton as kernel
+    from regard.ops.linear_triton import ColumnLaunch
 
     found = {}
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
@@ -139,9 +139,9 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from regard.ops import linear_cross_entropy_triton
+    from regard.ops import linear_triton
 
-    function = getattr(linear_cross_entropy_triton, kernel)
+    function = getattr(linear_triton, kernel)
     names = function.arg_names
     given = {"SIZE": 10007, "BLOCK": 2048, "DEEP": 4, "ROWS": 16, "COLUMNS": 128}
     given = {name: size for name, size in given.items() if name in names}

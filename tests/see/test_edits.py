@@ -29,7 +29,7 @@ from regard.see import (
     trace_with_edits,
 )
 from regard.see.edits import KINDS
-from regard.see.recorder import AttentionRecorder, apply_edits
+from regard.see.sites import AttentionRecorder, apply_edits
 from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
 from tests.narrowing import assert_all_instances, assert_is_instance
 from tests.see.test_sites import assert_exact, assert_untouched

@@ -29,7 +29,7 @@ from regard.decode import Beam, translate
 from regard.layers.embedding import Embedding
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.see import AttentionSite, Edits, HeadOff, Mask, compare, trace_model, trace_module, trace_with_edits
-from regard.see.recorder import apply_edits
+from regard.see.sites import apply_edits
 from regard.serve.model_store import ModelStore
 from regard.tasks.translation.task import Translator
 from tests.see.test_sites import assert_untouched

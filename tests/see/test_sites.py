@@ -52,8 +52,7 @@ from regard.models.language_model import LanguageModel
 from regard.models.vision import ChannelCNN, ConvolutionBlock, VisionConfig, VQAConfig, VQAModel, build_vision_model
 from regard.see import trace_module
 from regard.see.edits import Edits, GateOff, Mask, Temperature
-from regard.see.recorder import AttentionRecorder, apply_edits, trace_layer
-from regard.see.sites import AttentionSite, GateSite
+from regard.see.sites import AttentionRecorder, AttentionSite, GateSite, apply_edits, trace_layer
 from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
 from tests.narrowing import assert_is_instance
 

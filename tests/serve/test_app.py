@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.testing import assert_close
 
-from regard.attention.absolute_position import Sinusoidal
+from regard.attention.position_variants import Sinusoidal
 from regard.attention.relative_position import Alibi
 from regard.decode.alignment import aer, argmax_links
 from regard.models.safetensors_io import saveable_tensors

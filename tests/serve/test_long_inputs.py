@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from regard.attention import AttentionCore, Recipe, parse_part
-from regard.see import AttentionSite, Edits, HeadOff, trace_model
-from regard.see import recorder as layer_runs
-from regard.see.recorder import AttentionRecorder
+from regard.see import AttentionSite, Edits, HeadOff, sites, trace_model
+from regard.see.sites import AttentionRecorder
 from regard.serve.model_store import ModelStore
 from tests.forks import run_program
 from tests.see.untrained_models import classifier, generator
@@ -103,7 +102,7 @@ def test_part_of_a_map_is_that_part_of_the_whole(recipe, monkeypatch):
 def test_a_head_that_is_off_is_off_in_a_long_text_too(monkeypatch):
     learner, edits = classifier(), Edits(off=(HeadOff("encoder.0", 1),))
     before = trace_model(learner, text_of(211), edits=edits).predictions.logits
-    monkeypatch.setattr(layer_runs, "CELLS_AT_ONCE", 7 * 211)
+    monkeypatch.setattr(sites, "CELLS_AT_ONCE", 7 * 211)
     torch.testing.assert_close(trace_model(learner, text_of(211), edits=edits).predictions.logits, before)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.tasks.sequence_classification.hard_attention_loss import GradientNoise, compute_gradient, draw_gradients
+from regard.tasks.sequence_classification.task import GradientNoise, compute_gradient, draw_gradients
 
 
 def test_the_noise_of_four_draws_on_paper():

@@ -15,14 +15,14 @@ from regard.data.batching import TokenBatchSampler
 from regard.layers.pooling import AttentionPooling, MeanPooling
 from regard.models.config import EncoderConfig
 from regard.models.encoder import Encoder, SequenceClassifier
-from regard.tasks.sequence_classification.hard_attention_loss import (
+from regard.tasks.sequence_classification.task import (
     CrossEntropyLoss,
     ExpectedLoss,
     HardAttentionClassifier,
-    LabelledBatch,
     LearnedBaseline,
     NoBaseline,
     ReinforceLoss,
+    TextBatch,
     collate,
     compute_gradient,
     entropy,
@@ -63,7 +63,7 @@ def chooser(normaliser: Normaliser, *, learned: bool = True, seed: int = 1) -> H
     return HardAttentionClassifier(classifier, baseline).double().train()
 
 
-def batch(*texts: tuple[list[int], int]) -> tuple[LabelledBatch, int]:
+def batch(*texts: tuple[list[int], int]) -> tuple[TextBatch, int]:
     made = collate(texts or [([3, 4, 5, 6, 7], 1)])
     return made, made.tokens
 
@@ -75,7 +75,7 @@ def attention_of(model: HardAttentionClassifier) -> list[nn.Parameter]:
 def each_draw(given, *, learned: bool, words: int = 5, loss: ReinforceLoss = ReinforceLoss()):
     """The chance of every draw, and the gradient of the whole classifier that it would give."""
     soft = chooser(Softmax(), learned=learned)
-    x = soft.classifier.encoder(given[0].pieces, given[0].lengths)
+    x = soft.classifier.encoder(given[0].terms, given[0].lengths)
     models = [chooser(Hard(Drawing(at)), learned=learned) for at in range(words)]
     found = [compute_gradient(model, loss, given, list(model.classifier.parameters())) for model in models]
     return word_probabilities(soft.classifier, x, given[0].lengths)[0].detach(), torch.stack(found)
@@ -179,7 +179,7 @@ def test_the_entropy_bonus_opens_the_mind():
     p, plain = each_draw(given, learned=True)
     _, with_bonus = each_draw(given, learned=True, loss=ReinforceLoss(entropy=bonus))
     model = chooser(Hard())
-    x = model.classifier.encoder(given[0].pieces, given[0].lengths)
+    x = model.classifier.encoder(given[0].terms, given[0].lengths)
     even = entropy(word_probabilities(model.classifier, x, given[0].lengths)).sum()
     parts = torch.autograd.grad(even, list(model.classifier.parameters()), materialize_grads=True, allow_unused=True)
     wanted = -bonus * torch.cat([part.flatten() for part in parts])
@@ -227,9 +227,9 @@ def test_the_baseline_learns_by_its_own_error_alone():
     texts = given[0]
     weights = list(model.baseline.parameters())
     found = compute_gradient(model, ReinforceLoss(), given, weights)
-    logits, x = model(texts.pieces, texts.lengths), model.classifier.encoder(texts.pieces, texts.lengths)
+    logits, x = model(texts.terms, texts.lengths), model.classifier.encoder(texts.terms, texts.lengths)
     reward = logits.log_softmax(-1)[0, 1].detach()
-    guess = model.baseline(x, texts.pieces, texts.lengths)[0, 1]
+    guess = model.baseline(x, texts.terms, texts.lengths)[0, 1]
     parts = torch.autograd.grad((guess - reward) ** 2, weights, retain_graph=True)
     assert_close(found, torch.cat([part.flatten() for part in parts]), **EXACT)
     reading = list(model.classifier.output.parameters())
@@ -245,7 +245,7 @@ def test_the_baseline_does_not_see_the_word_drawn():
     given = batch(([3, 4, 5, 6, 7], 1))[0]
     one, other = (chooser(Hard(Drawing(at))) for at in (0, 3))
     guesses = [
-        model.baseline(model.classifier.encoder(given.pieces, given.lengths), given.pieces, given.lengths)
+        model.baseline(model.classifier.encoder(given.terms, given.lengths), given.terms, given.lengths)
         for model in (one, other)
     ]
     assert_close(guesses[0], guesses[1], **EXACT)
@@ -272,7 +272,7 @@ def test_the_value_of_reinforce_is_the_cross_entropy_of_what_was_drawn():
 
 
 def test_a_text_without_words_is_no_trouble():
-    texts = LabelledBatch(torch.zeros(2, 3).long(), torch.tensor([0, 2]), torch.tensor([0, 1]))
+    texts = TextBatch(torch.zeros(2, 3).long(), torch.tensor([0, 2]), torch.tensor([0, 1]))
     for loss in (ReinforceLoss(entropy=0.1), ExpectedLoss()):
         model = chooser(Hard())
         found = compute_gradient(model, loss, (texts, 2), list(model.parameters()))
@@ -281,13 +281,13 @@ def test_a_text_without_words_is_no_trouble():
 
 def test_evaluation_draws_nothing():
     model, texts = chooser(Hard()).eval(), batch(([3, 4, 5, 6, 7], 1), ([8, 9], 0))[0]
-    answers = [model(texts.pieces, texts.lengths) for _ in range(5)]
+    answers = [model(texts.terms, texts.lengths) for _ in range(5)]
     for answer in answers[1:]:
         assert torch.equal(answer, answers[0])
-    _, record = call_recorded(model, texts.pieces, texts.lengths)
+    _, record = call_recorded(model, texts.terms, texts.lengths)
     weights = record.weights("classifier.pooling")[:, 0, 0]
     assert_close(weights.sort(-1).values, torch.eye(5, dtype=torch.double)[[4, 4]])
-    x = model.classifier.encoder(texts.pieces, texts.lengths)
+    x = model.classifier.encoder(texts.terms, texts.lengths)
     assert weights.argmax(-1).tolist() == word_probabilities(model.classifier, x, texts.lengths).argmax(-1).tolist()
 
 
@@ -321,7 +321,7 @@ def test_each_way_learns_where_to_look(normaliser, loss, tmp_path):
         pass
     model.eval()
     texts = collate(made)
-    assert (model(texts.pieces, texts.lengths).argmax(-1) == texts.labels).float().mean() > 0.95
+    assert (model(texts.terms, texts.lengths).argmax(-1) == texts.labels).float().mean() > 0.95
 
 
 # --- mistakes ---
@@ -344,4 +344,4 @@ def test_mistakes_are_told_with_a_remedy():
     with pytest.raises(ValueError, match=r"entropy=-0.5 would reward a closed mind"):
         ReinforceLoss(entropy=-0.5)
     with pytest.raises(ValueError, match="2 texts, 2 lengths and 1 labels"):
-        LabelledBatch(torch.zeros(2, 3).long(), torch.tensor([3, 2]), torch.tensor([1]))
+        TextBatch(torch.zeros(2, 3).long(), torch.tensor([3, 2]), torch.tensor([1]))

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import normalize
 from torch.testing import assert_close
 
-from regard.data.tagged import NO_VALUE, TaggedSentence
+from regard.data.labelled import NO_VALUE, TaggedSentence
 from regard.data.tokenizers.base import WordTokenizer
 from regard.models.baselines import WordVectors
 from regard.models.config import EncoderConfig, WordEmbeddingConfig

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from regard.data import SentencePair, collate
 from regard.data.batching import pair_lengths
-from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.base import TextNormalizer
 from regard.decode import Greedy, translate_all
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings

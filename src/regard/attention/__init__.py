@@ -1,6 +1,5 @@
 """Attention: score × position × pattern × normaliser, perhaps a gate, and the backends that run it."""
 
-from regard.attention.absolute_position import Learned, Sinusoidal, TreeDepth
 from regard.attention.backends import BACKENDS
 from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import (
@@ -25,7 +24,6 @@ from regard.attention.catalogue import (
     get_layer_recipes,
     get_recipe,
 )
-from regard.attention.content_patterns import BlockChoice, ContentPattern, LightningIndexer, TopBlocks
 from regard.attention.core import (
     AttentionCall,
     AttentionCore,
@@ -76,6 +74,16 @@ from regard.attention.position import (
     QueryKeyPosition,
     Rotary,
 )
+from regard.attention.position_variants import (
+    AxialRotary,
+    Learned,
+    NTKScaling,
+    RotaryScaling,
+    Sinusoidal,
+    TreeDepth,
+    XPos,
+    YarnScaling,
+)
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import (
     Alibi,
@@ -88,7 +96,6 @@ from regard.attention.relative_position import (
     RelativeVectors,
     TreePath,
 )
-from regard.attention.rotary_variants import AxialRotary, NTKScaling, RotaryScaling, XPos, YarnScaling
 from regard.attention.scaled_score import GivenScale, LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
 from regard.attention.serialize import parse_part
@@ -108,7 +115,18 @@ from regard.attention.softmax_variants import (
     TopK,
     reinforce,
 )
-from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided
+from regard.attention.sparse_patterns import (
+    Block,
+    BlockChoice,
+    ContentPattern,
+    Global,
+    LightningIndexer,
+    PerHead,
+    Prefix,
+    Random,
+    Strided,
+    TopBlocks,
+)
 from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, attention_stats
 from regard.attention.text_positions import Segments
 from regard.attention.torch_layer import from_torch, to_torch

@@ -8,9 +8,7 @@ from math import isqrt, log, sqrt
 import torch
 from torch import Tensor
 
-from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.batch_patterns import Documents
-from regard.attention.content_patterns import LightningIndexer, TopBlocks
 from regard.attention.gate import (
     Delta,
     Forget,
@@ -26,9 +24,9 @@ from regard.attention.gate import (
 from regard.attention.normaliser import Proportional, ReLU, Sigmoid
 from regard.attention.pattern import Causal, Full, StrictCausal, Window
 from regard.attention.position import NoPosition, Position, Rotary
+from regard.attention.position_variants import AxialRotary, Learned, NTKScaling, Sinusoidal, XPos, YarnScaling
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, Clipped, CoPE, LogBuckets, RelativeBias, RelativeVectors
-from regard.attention.rotary_variants import AxialRotary, NTKScaling, XPos, YarnScaling
 from regard.attention.scaled_score import LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
 from regard.attention.softmax_variants import (
@@ -44,7 +42,16 @@ from regard.attention.softmax_variants import (
     TalkingHeads,
     TopK,
 )
-from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided
+from regard.attention.sparse_patterns import (
+    Block,
+    Global,
+    LightningIndexer,
+    PerHead,
+    Prefix,
+    Random,
+    Strided,
+    TopBlocks,
+)
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from torch.nn.functional import pad
 
 from regard.attention.backends import choose, masked
 from regard.attention.backends.reference import Steps
-from regard.attention.content_patterns import is_content
 from regard.attention.functional import attend, prepare, steps
 from regard.attention.recipe import Recipe
+from regard.attention.sparse_patterns import is_content
 from regard.ops import dispatch
 
 MAX_CELLS = 2**26  # weights that the reference may form at once, where no gradients are needed

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from regard.attention.backends import linear, state
 from regard.attention.batch_patterns import Edges
-from regard.attention.content_patterns import ContentPattern, is_content, plans_of
 from regard.attention.core import is_hooked
 from regard.attention.functional import prepare
 from regard.attention.gate import NoGate, bound_values
@@ -31,7 +30,16 @@ from regard.attention.latent import (
 from regard.attention.normaliser import Proportional
 from regard.attention.pattern import And, Causal, Not, Or, Pattern, StrictCausal, Window
 from regard.attention.recipe import Recipe
-from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Strided
+from regard.attention.sparse_patterns import (
+    Block,
+    ContentPattern,
+    Global,
+    PerHead,
+    Prefix,
+    Strided,
+    is_content,
+    plans_of,
+)
 
 if TYPE_CHECKING:
     from regard.attention.multihead import MultiHeadAttention

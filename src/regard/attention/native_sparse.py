@@ -14,7 +14,6 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.attention.content_patterns import BlockChoice, top_blocks
 from regard.attention.core import AttentionCore
 from regard.attention.functional import steps
 from regard.attention.kv_cache import KVCache
@@ -22,6 +21,7 @@ from regard.attention.multihead import concatenate_heads, split_heads
 from regard.attention.pattern import Causal, Pattern, Window, require_int
 from regard.attention.position import NoPosition, Position
 from regard.attention.recipe import Recipe
+from regard.attention.sparse_patterns import BlockChoice, top_blocks
 
 BRANCHES = "compressed", "chosen", "window"
 

@@ -272,7 +272,7 @@ def learn(
 
     Example: `regard vectors learn --corpus imdb --corpus sst2 --lower --language en --data corpora --out vectors.txt`
     """
-    from regard.data.tokenizers.normalization import TextNormalizer
+    from regard.data.tokenizers.base import TextNormalizer
     from regard.models.baselines import SkipGram, train_vectors
 
     out, normal = writable_file(out), TextNormalizer(lower=lower, language=language or None)

@@ -36,8 +36,13 @@ from regard.models.safetensors_io import load_weights, write_weights
 from regard.models.seq2seq import DecoderState
 from regard.models.transformer import KVCaches
 from regard.ops.cuda_graph import CUDAGraphCapture
-from regard.tasks.language_modeling.task import BlockStream, LanguageModelingLoss, split_text, validation
-from regard.tasks.language_modeling.token_nll import SlidingWindows
+from regard.tasks.language_modeling.task import (
+    BlockStream,
+    LanguageModelingLoss,
+    SlidingWindows,
+    split_text,
+    validation,
+)
 from regard.training.config import TrainConfig, TrainingData
 from regard.training.loop import DivergedError, train
 from regard.training.step import CosineSchedule

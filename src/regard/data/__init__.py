@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     )
     from regard.data.corpora import CORPORA, corpus_path, read_corpus_pairs
     from regard.data.files import iter_lines, read_lines
-    from regard.data.labelled import LabelledText, Labels, read_labelled
+    from regard.data.labelled import (
+        LabelledText,
+        Labels,
+        TaggedSentence,
+        WordPieces,
+        encode_words,
+        read_columns,
+        read_conllu,
+        read_labelled,
+        read_tagged,
+        write_columns,
+        write_conllu,
+    )
     from regard.data.lm_blocks import (
         BlockOrder,
         LMBlock,
@@ -37,18 +49,17 @@ if TYPE_CHECKING:
         read_pairs,
         write_pairs,
     )
-    from regard.data.tagged import (
-        TaggedSentence,
-        WordPieces,
-        encode_words,
-        read_columns,
-        read_conllu,
-        read_tagged,
-        write_columns,
-        write_conllu,
+    from regard.data.tokenizers.base import (
+        BOS,
+        EOS,
+        PAD,
+        UNK,
+        ByteTokenizer,
+        CharTokenizer,
+        TextNormalizer,
+        Tokenizer,
+        WordTokenizer,
     )
-    from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer
-    from regard.data.tokenizers.normalization import TextNormalizer
     from regard.data.tokenizers.subwords import SubwordTokenizer, load_tokenizer
 
 __all__ = [
@@ -119,7 +130,19 @@ NAMES = {
     ),
     "corpora": ("CORPORA", "corpus_path", "read_corpus_pairs"),
     "files": ("iter_lines", "read_lines"),
-    "labelled": ("LabelledText", "Labels", "read_labelled"),
+    "labelled": (
+        "LabelledText",
+        "Labels",
+        "TaggedSentence",
+        "WordPieces",
+        "encode_words",
+        "read_columns",
+        "read_conllu",
+        "read_labelled",
+        "read_tagged",
+        "write_columns",
+        "write_conllu",
+    ),
     "lm_blocks": (
         "BlockOrder",
         "LMBlock",
@@ -138,18 +161,17 @@ NAMES = {
         "read_pairs",
         "write_pairs",
     ),
-    "tagged": (
-        "TaggedSentence",
-        "WordPieces",
-        "encode_words",
-        "read_columns",
-        "read_conllu",
-        "read_tagged",
-        "write_columns",
-        "write_conllu",
+    "tokenizers.base": (
+        "BOS",
+        "EOS",
+        "PAD",
+        "UNK",
+        "ByteTokenizer",
+        "CharTokenizer",
+        "TextNormalizer",
+        "Tokenizer",
+        "WordTokenizer",
     ),
-    "tokenizers.base": ("BOS", "EOS", "PAD", "UNK", "ByteTokenizer", "CharTokenizer", "Tokenizer", "WordTokenizer"),
-    "tokenizers.normalization": ("TextNormalizer",),
     "tokenizers.subwords": ("SubwordTokenizer", "load_tokenizer"),
 }
 HOMES = {name: module for module, names in NAMES.items() for name in names}

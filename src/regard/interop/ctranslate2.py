@@ -16,10 +16,18 @@ from regard.decode.quantize import objections as prepare_objections
 from regard.decode.quantize import prepare
 from regard.decode.search import Hypothesis
 from regard.interop.export_format import (
+    CONTINUATION,
     INNER_PRODUCTS,
+    Engine,
     ExportFormat,
+    GenerationEngine,
+    Ids,
+    Output,
+    TranslationEngine,
     activation_name,
     attentions_of,
+    compare_engines,
+    group_by_length,
     position_objections,
     position_table,
     quote_text,
@@ -28,16 +36,6 @@ from regard.interop.export_format import (
     token_names,
     translation_limit,
     write_tokenizers,
-)
-from regard.interop.proof import (
-    CONTINUATION,
-    Engine,
-    GenerationEngine,
-    Ids,
-    Output,
-    TranslationEngine,
-    compare_engines,
-    group_by_length,
 )
 from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.sublayers import PreNorm, Residual

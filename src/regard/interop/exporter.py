@@ -24,24 +24,22 @@ from regard.decode.beam import Beam
 from regard.decode.search import Hypothesis
 from regard.decode.translation import translate_all
 from regard.interop.export_format import (
-    ExportFormat,
-    encode_text,
-    frame_ids,
-    input_tokenizer,
-    position_limit,
-    words_first,
-)
-from regard.interop.proof import (
     CONTINUATION,
     PROMPT,
     Check,
+    ExportFormat,
     Proof,
     ProofInputs,
     compare_outputs,
+    encode_text,
+    frame_ids,
     hash_file,
     hash_files,
+    input_tokenizer,
     package_versions,
+    position_limit,
     read_proof,
+    words_first,
 )
 from regard.models.seq2seq import count_parameters
 from regard.tasks.image_classification.task import ImageClassifier

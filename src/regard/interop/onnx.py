@@ -20,19 +20,17 @@ from regard.attention import KVCache, MultiHeadAttention, NoGate
 from regard.data.tokenizers.base import UNK
 from regard.decode.stepwise import has_growing_cache
 from regard.interop.export_format import (
+    CONTINUATION,
     ExportFormat,
+    GenerationEngine,
+    LabelEngine,
+    TranslationEngine,
     attentions_of,
+    compare_engines,
     quote_text,
     sentencepiece_engine,
     translation_limit,
     write_tokenizers,
-)
-from regard.interop.proof import (
-    CONTINUATION,
-    GenerationEngine,
-    LabelEngine,
-    TranslationEngine,
-    compare_engines,
 )
 from regard.models.encoder import MaskedLanguageModel, SequenceClassifier, TokenClassifier
 from regard.models.language_model import LanguageModel, TransformerLM

@@ -9,7 +9,7 @@ x̂ = (s − mean s) / √(var s + ε) and g the sum of the gradients of y:
     s = x + m (f + b)        y = x̂ w + v        dw = Σ g x̂        dv = Σ g        h = g w
     ds = (h − mean h − x̂ mean (h x̂)) / √(var s + ε)        dx = ds        df = m ds        db = Σ df
 
-ADD without NORM is y = s, and NORM without ADD is s = x. The sums over rows are computed as in `column_sum_triton`:
+ADD without NORM is y = s, and NORM without ADD is s = x. The sums over rows are computed as in `linear_triton`:
 partial sums by programs that take blocks of rows, in a fixed order.
 
 The fused embedding, with g and g′ the two gradients of the same states, is one pass over memory each way:
@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.ops.column_sum_triton import accumulation_type, sum_partials
+from regard.ops.linear_triton import accumulation_type, sum_partials
 
 
 @triton.jit

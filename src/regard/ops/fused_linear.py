@@ -6,7 +6,7 @@ side. On a GPU the product of a linear layer with relu applies relu as it writes
 masks the gradient and sums it for the bias.
 
 torch sums columns at a quarter of the memory's bandwidth, a compiler's kernels at a half. On a GPU it is done by the
-kernels of `column_sum_triton`, elsewhere by torch. All are custom ops, so that compilers and CUDA graphs take them as
+kernels of `linear_triton`, elsewhere by torch. All are custom ops, so that compilers and CUDA graphs take them as
 they are.
 """
 
@@ -30,7 +30,7 @@ def column_sum(x: Tensor) -> Tensor:
     """Σ over the rows of x."""
     if not x.is_cuda or not x.numel():
         return x.sum(0)
-    from regard.ops.column_sum_triton import sum_columns
+    from regard.ops.linear_triton import sum_columns
 
     return sum_columns(x if x.stride(1) == 1 else x.contiguous())
 
@@ -41,9 +41,9 @@ def relu_backward_sum(x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
     if not x.is_cuda or not x.numel():
         left = torch.where(output > 0, x, 0.0)
         return left, left.sum(0)
-    from regard.ops import column_sum_triton
+    from regard.ops import linear_triton
 
-    return column_sum_triton.relu_backward_sum(x if x.stride(1) == 1 else x.contiguous(), output.contiguous())
+    return linear_triton.relu_backward_sum(x if x.stride(1) == 1 else x.contiguous(), output.contiguous())
 
 
 column_sum.register_fake(lambda x: x.new_empty(x.shape[1:]))

@@ -270,7 +270,7 @@ class LossInputs:
         self, rows: slice
     ) -> tuple[Float[Tensor, " r"], Float[Tensor, "r v"], Float[Tensor, " v"]]:
         """The same by kernels, in place of the scores."""
-        from regard.ops.linear_cross_entropy_triton import cross_entropy_rows
+        from regard.ops.linear_triton import cross_entropy_rows
 
         scores = linear(self.x[rows], self.table, self.bias)
         losses, target_scores, total = cross_entropy_rows(
@@ -312,7 +312,7 @@ class LinearCrossEntropyFunction(Function):
 def scale_by(x: Tensor, by: Float[Tensor, ""]) -> Tensor:
     if not x.is_cuda or x.dtype == torch.float64:
         return by * x
-    from regard.ops.linear_cross_entropy_triton import scale
+    from regard.ops.linear_triton import scale
 
     return scale(x, by)
 
@@ -321,7 +321,7 @@ def column_sums(x: Float[Tensor, "n m"], wide: torch.dtype) -> Float[Tensor, " m
     """Σ over the rows; on a GPU by a Triton kernel, for torch's takes four times as long."""
     if not x.is_cuda or not x.numel():
         return x.sum(0, dtype=wide)
-    from regard.ops.column_sum_triton import sum_columns
+    from regard.ops.linear_triton import sum_columns
 
     return sum_columns(x if x.stride(1) == 1 else x.contiguous(), dtype=wide)
 

@@ -108,7 +108,7 @@ def loss_and_gradient(
     scores = linear(states, inputs.table, inputs.bias)
     hit = 1 - inputs.options.smoothing
     if scores.is_cuda and inputs.wide == torch.float32:
-        from regard.ops.linear_cross_entropy_triton import rdrop_rows
+        from regard.ops.linear_triton import rdrop_rows
 
         losses, target_scores = rdrop_rows(scores, targets, hit, weight)
         ds = scores

@@ -19,7 +19,7 @@ Pairs = Literal["adjacent", "halves"]  # of features: two side by side, or one f
 
 
 class FrequencyScaling(ABC):
-    """Abstract: other rotations than those of the training, for longer texts; see `rotary_variants`.
+    """Abstract: other rotations than those of the training, for longer texts; see `position_variants`.
 
     Examples:
         >>> class Halved(FrequencyScaling):  # every pair turns half as fast

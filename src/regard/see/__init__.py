@@ -51,8 +51,15 @@ from regard.see.plots.text_views import (
     word_contributions,
     word_weights_view,
 )
-from regard.see.recorder import trace_layer, trace_module
-from regard.see.sites import AttentionSite, GateSite, HeadStatistics, HeadSteps, RecomputationCheck
+from regard.see.sites import (
+    AttentionSite,
+    GateSite,
+    HeadStatistics,
+    HeadSteps,
+    RecomputationCheck,
+    trace_layer,
+    trace_module,
+)
 from regard.see.trace import Trace, trace_model, trace_with_edits
 from regard.see.watch import Watched, watch
 from regard.tasks.protocol import Predictions, TokenAxis

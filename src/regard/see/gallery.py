@@ -19,7 +19,6 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.attention import catalogue
-from regard.attention.absolute_position import Sinusoidal
 from regard.attention.batch_patterns import BatchPattern
 from regard.attention.catalogue import (
     CONTENT_RECIPES,
@@ -32,7 +31,6 @@ from regard.attention.catalogue import (
     WorkedExample,
     get_recipe,
 )
-from regard.attention.content_patterns import is_content
 from regard.attention.core import record_attention
 from regard.attention.functional import explain, steps
 from regard.attention.gate import NoGate
@@ -41,8 +39,10 @@ from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Causal, Full, Window
 from regard.attention.position import NoPosition, Position, Rotary
+from regard.attention.position_variants import Sinusoidal
 from regard.attention.recipe import Recipe
 from regard.attention.serialize import leaves
+from regard.attention.sparse_patterns import is_content
 from regard.layers.pooling import InducedSetAttention
 from regard.see.plots.draw import ascii
 from regard.see.plots.layout import MUTED, PAPER, PLAIN_FONTS, TextLine

@@ -33,8 +33,7 @@ from regard.decode.translation import unknown_words
 from regard.models.seq2seq import inference_mode
 from regard.see.beam_tree import BeamTree, beam_tree, continuation_tree
 from regard.see.edits import Edits, refuse_unknown, refuse_word_swaps, swap_words, without_word_swaps
-from regard.see.recorder import AttentionRecorder, apply_edits, site_extents
-from regard.see.sites import AttentionSite, GateSite
+from regard.see.sites import AttentionRecorder, AttentionSite, GateSite, apply_edits, site_extents
 from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, GenerationInput, Predictions, Task, TaskInput, TokenAxis

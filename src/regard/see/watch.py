@@ -18,8 +18,7 @@ from regard.attention import AttentionCall
 from regard.attention.core import RecordedCall, find_sites
 from regard.interop import ForeignModel
 from regard.see.edits import Edits
-from regard.see.recorder import AttentionRecorder, with_cores
-from regard.see.sites import AttentionSite, GateSite, HeadStatistics, RecomputationCheck
+from regard.see.sites import AttentionRecorder, AttentionSite, GateSite, HeadStatistics, RecomputationCheck, with_cores
 
 MAX_BYTES = 2**32  # of what is kept, unless more are allowed
 

@@ -19,8 +19,7 @@ from regard.decode.topk import log_probabilities
 from regard.models.seq2seq import encode_sources, inference_mode
 from regard.see.compare import Comparison, compare, output_items
 from regard.see.edits import without_word_swaps
-from regard.see.recorder import AttentionRecorder
-from regard.see.sites import AttentionSite
+from regard.see.sites import AttentionRecorder, AttentionSite
 from regard.see.trace import Trace, TraceRequest
 from regard.serve.encoding import ApiResponse, RequestError, encode_json, float32_response, json_response
 from regard.serve.handlers import ApiRequest, AppState, TraceQuery, int_field, serialize_trace, text_field

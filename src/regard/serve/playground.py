@@ -18,7 +18,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.attention.absolute_position import Learned, Sinusoidal
 from regard.attention.backends import reference
 from regard.attention.block_map import EMPTY, FULL, MIXED, Span
 from regard.attention.catalogue import EXAMPLES, W_KEY, W_QUERY, W_VALUE, Matrix, WorkedExample, X, tensor
@@ -27,6 +26,7 @@ from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, Positions, StrictCausal
 from regard.attention.position import Rotary
+from regard.attention.position_variants import Learned, Sinusoidal
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi, LogBuckets, RelativeBias
 from regard.attention.score import Additive, Bilinear, Dot, InnerProduct, ScaledDot

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from regard.attention import serialize
 from regard.data.files import read_lines, require_small_file
-from regard.data.tokenizers.normalization import TOKENIZED_LANGUAGES
+from regard.data.tokenizers.base import TOKENIZED_LANGUAGES
 from regard.models.config import WordEmbeddingConfig
 from regard.models.config_base import (
     AT_LEAST_1,

@@ -9,11 +9,11 @@ from regard.data.tokenizers.base import (
     ByteTokenizer,
     CharTokenizer,
     LosslessTokenizer,
+    TextNormalizer,
     Tokenizer,
     WordTokenizer,
     format_piece,
 )
-from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.models.baselines import WordVectors
 from regard.models.config import WordEmbeddingConfig

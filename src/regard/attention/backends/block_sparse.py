@@ -30,7 +30,6 @@ from torch import Tensor
 from regard.attention.backends.sdpa import runs_dense, softmax_dropout
 from regard.attention.batch_patterns import BatchPattern, Documents, Padding, block_min_max
 from regard.attention.block_map import MIXED, BlockMap, Span, cached_for, move_to_device, planning_objections
-from regard.attention.content_patterns import BlockChoice
 from regard.attention.gate import state_objections
 from regard.attention.pattern import And, Causal, Full, Pattern, Positions
 from regard.attention.recipe import Recipe
@@ -39,6 +38,7 @@ from regard.attention.scaled_score import split_cap
 from regard.attention.score import InnerProduct, ScaledDot
 from regard.attention.serialize import leaves
 from regard.attention.softmax_variants import split_sinks
+from regard.attention.sparse_patterns import BlockChoice
 
 SIZES = {64: 1.3, 128: 1.0}  # sizes of listed tiles to choose from, and what a cell costs at each
 CELLS_AT_ONCE = 2**22  # of masks, evaluated together

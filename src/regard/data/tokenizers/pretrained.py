@@ -15,8 +15,16 @@ from typing import Any
 
 import tokenizers as library
 
-from regard.data.tokenizers.base import BOS, EOS, NUM_SPECIAL_TOKENS, PAD, SPECIAL_LABELS, UNK, Tokenizer
-from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.base import (
+    BOS,
+    EOS,
+    NUM_SPECIAL_TOKENS,
+    PAD,
+    SPECIAL_LABELS,
+    UNK,
+    TextNormalizer,
+    Tokenizer,
+)
 
 WORD_STARTS = ("Ġ", "▁")  # how byte-level BPE and SentencePiece write the blank before a word
 CONTINUATION = "##"  # how WordPiece writes that there is none

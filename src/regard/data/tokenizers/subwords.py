@@ -26,13 +26,13 @@ from regard.data.tokenizers.base import (
     ByteTokenizer,
     CharTokenizer,
     LosslessTokenizer,
+    TextNormalizer,
     Tokenizer,
     WordTokenizer,
     format_piece,
     require_texts,
     start_offsets,
 )
-from regard.data.tokenizers.normalization import TextNormalizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.world.splitmix import GOLDEN_GAMMA, mix64_all
 

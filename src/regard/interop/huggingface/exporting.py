@@ -19,10 +19,20 @@ from regard.attention.serialize import format_part
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, Tokenizer
 from regard.data.tokenizers.pretrained import ABSENT, PretrainedTokenizer, TokenizersEngine
 from regard.interop.export_format import (
+    CONTINUATION,
+    Check,
+    Engine,
     ExportFormat,
+    GenerationEngine,
+    Ids,
+    LabelEngine,
+    Output,
+    TranslationEngine,
+    compare_engines,
     export_pretrained,
     export_tokenizer,
     frame_ids,
+    group_by_length,
     input_tokenizer,
     prompt_opening,
     quote_text,
@@ -43,18 +53,6 @@ from regard.interop.huggingface.families import (
 from regard.interop.huggingface.importing import DESCRIPTION, axis_orders
 from regard.interop.huggingface.weights import ABSENT_LOGIT, AxisOrder, WeightLayout, convert_to_theirs, tensor_rows
 from regard.interop.onnx import OwnLabels
-from regard.interop.proof import (
-    CONTINUATION,
-    Check,
-    Engine,
-    GenerationEngine,
-    Ids,
-    LabelEngine,
-    Output,
-    TranslationEngine,
-    compare_engines,
-    group_by_length,
-)
 from regard.models.config import TextModelConfig, WordEmbeddingConfig
 from regard.models.config_base import ConfigBase
 from regard.models.encoder import MaskedLanguageModel

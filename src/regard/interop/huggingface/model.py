@@ -39,8 +39,7 @@ from regard.attention.scaled_score import SoftCap, score_with_scale
 from regard.attention.softmax_variants import SinkSoftmax
 from regard.data.images import read_image
 from regard.data.preprocess import read_wav
-from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.base import BOS, EOS, PAD, TextNormalizer
 from regard.data.tokenizers.pretrained import ForeignTokenizer, foreign_order
 from regard.interop.foreign import Attachment, ForeignModel, PatchedLibrary, is_transformers_model, mask_pattern
 from regard.tasks.image_batches import grid_axis

@@ -13,7 +13,7 @@ from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.data.tagged import TaggedSentence
+    from regard.data.labelled import TaggedSentence
     from regard.see.plots.panels import View
     from regard.tasks.tagging.task import Tagger, TaggingPrediction
 
@@ -54,7 +54,7 @@ def tag(
 def read_plain_sentences(file: str | None) -> "Iterator[TaggedSentence]":
     """Columns of a .conllu or .tsv file; otherwise one sentence per line. Lines without words are skipped."""
     from regard.data.files import file_format
-    from regard.data.tagged import NO_VALUE, TaggedSentence, read_tagged
+    from regard.data.labelled import NO_VALUE, TaggedSentence, read_tagged
 
     if file is not None and file_format(Path(file)) in (".conllu", ".tsv"):
         yield from read_tagged(file)
@@ -85,7 +85,7 @@ def tag_sentences(
 
 
 def write_tagged(tagged: "Iterable[TaggedSentence]", out: Path | None, *, conllu: bool) -> None:
-    from regard.data.tagged import format_conllu, format_two_columns, write_columns, write_conllu
+    from regard.data.labelled import format_conllu, format_two_columns, write_columns, write_conllu
 
     if out is None:
         for number, one in enumerate(tagged, 1):

@@ -16,8 +16,7 @@ from torch.nn.functional import cross_entropy
 from regard.attention import record_attention
 from regard.data.batching import pad_rows
 from regard.data.corpora import corpus_path
-from regard.data.labelled import Labels
-from regard.data.tagged import NO_VALUE, TaggedSentence, WordPieces, encode_words, read_tagged
+from regard.data.labelled import NO_VALUE, Labels, TaggedSentence, WordPieces, encode_words, read_tagged
 from regard.data.tokenizers.base import UNK, CharTokenizer, Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
 from regard.layers.rnn import disable_host_sync

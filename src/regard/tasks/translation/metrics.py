@@ -20,7 +20,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.base import TextNormalizer
 from regard.tasks.metrics import RESAMPLES, MetricScore, PairedResult, TaskMetrics, paired_bootstrap
 
 

@@ -14,8 +14,7 @@ from regard.data.batching import Example
 from regard.data.corpora import read_corpus_pairs
 from regard.data.files import file_format, write_text_atomic
 from regard.data.parallel import SentencePair, read_pairs
-from regard.data.tokenizers.base import Tokenizer
-from regard.data.tokenizers.normalization import TextNormalizer
+from regard.data.tokenizers.base import TextNormalizer, Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
 from regard.decode.alignment import (
     HEADS_FILE,

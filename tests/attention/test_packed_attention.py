@@ -10,14 +10,14 @@ from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from regard.attention import AttentionDropout, Causal, Documents, Recipe, attend
-from regard.ops.fused_linear import are_columns
-from regard.ops.packed_attention import (
+from regard.attention.backends.packed import (
     keep_mask,
     packed_attention,
     packed_attention_backward,
     packed_attention_op,
     packed_joint_backward,
 )
+from regard.ops.fused_linear import are_columns
 from tests.attention.qkv import QKV, cast_leaves, random_qkv
 from tests.attention.triton_interpreter import print_json
 
@@ -203,7 +203,8 @@ CASES = {"cross": (False, 4, 2), "causal": (True, 3, 3)}
 
 def by_kernel() -> dict[str, Any]:
     """How far the kernels are from plain torch in float64, under the interpreter."""
-    from regard.ops import packed_attention, packed_attention_triton
+    from regard.attention.backends import packed
+    from regard.attention.kernels import packed as kernels
 
     torch.manual_seed(0)
     found = {}
@@ -216,17 +217,15 @@ def by_kernel() -> dict[str, Any]:
             given = queries, keys, SEED, D, causal, dropout
             how = {"head": D, "causal": causal, "dropout": dropout}
             wanted = [
-                packed_attention.packed_attention_torch(*exact[:3], *given),
-                *packed_attention.packed_attention_torch_backward(exact[3], *exact[:3], *given),
+                packed.packed_attention_torch(*exact[:3], *given),
+                *packed.packed_attention_torch_backward(exact[3], *exact[:3], *given),
             ]
             q, k, v, grad = (x.float() for x in exact)  # the interpreter's products know no bfloat16
             out, dq, dk, dv = (torch.full_like(x, torch.nan) for x in (q, q, k, v))
-            sums = torch.full((3, heads, packed_attention.tile_size(q.shape[1], k.shape[1])), torch.nan)
-            launch = packed_attention_triton.PackedLaunch(part=16)
-            packed_attention_triton.launch_forward(q, k, v, out, sums, queries, keys, SEED, launch=launch, **how)
-            packed_attention_triton.launch_backward(
-                grad, q, k, v, out, sums, (dq, dk, dv), queries, keys, SEED, launch=launch, **how
-            )
+            sums = torch.full((3, heads, packed.tile_size(q.shape[1], k.shape[1])), torch.nan)
+            launch = kernels.PackedLaunch(part=16)
+            kernels.launch_forward(q, k, v, out, sums, queries, keys, SEED, launch=launch, **how)
+            kernels.launch_backward(grad, q, k, v, out, sums, (dq, dk, dv), queries, keys, SEED, launch=launch, **how)
             far = [((a.double() - b).norm() / b.norm()).item() for a, b in zip((out, dq, dk, dv), wanted, strict=True)]
             found[f"{name}, {dropout}"] = max(far)
     return found
@@ -243,10 +242,10 @@ def test_the_kernels_compile_for_a_hopper(kernel):
     pytest.importorskip("triton", reason="Triton is not installed")
     import triton.language as tl
 
-    from regard.ops import packed_attention_triton
+    from regard.attention.kernels import packed as kernels
     from tests.attention.triton_interpreter import compile_to_ptx
 
-    function = getattr(packed_attention_triton, kernel)
+    function = getattr(kernels, kernel)
     sizes = {"HEADS": 2, "SHARE": 2, "D": 64, "DD": 64, "TILE": 64, "PART": 32, "CUT": 7, "WIDE": tl.float32}
     kinds: dict[str, str] = dict.fromkeys(("q_segments", "k_segments", "seed"), "*i64")
     kinds |= {"scale": "fp32", "keep_scale": "fp32", "sums": "*fp32"}
@@ -289,7 +288,7 @@ def test_on_a_gpu_it_is_as_good_as_under_a_mask(causal):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 def test_on_a_gpu_dropout_is_that_of_plain_torch():
-    from regard.ops.packed_attention import packed_attention_torch, packed_attention_torch_backward
+    from regard.attention.backends.packed import packed_attention_torch, packed_attention_torch_backward
 
     where = segments((20, 3, 31), (61,), (13, 19, 23), length=61).cuda()
     q, k, v, grad = (torch.randn(3, 61, 128, device="cuda") for _ in range(4))

@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from regard.attention.backends.packed import tile_size
 from regard.ops.dropout_triton import hash_key, is_kept, mix_bits
-from regard.ops.packed_attention import tile_size
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
