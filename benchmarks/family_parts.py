@@ -20,7 +20,18 @@ from torch import Tensor, nn
 
 import timing
 from machine import write
-from regard.attention import Alibi, Causal, Recipe, Rotary, SinkSoftmax, SoftCap, TopBlocks, attend, explain
+from regard.attention import (
+    Alibi,
+    Causal,
+    MultiHeadAttention,
+    Recipe,
+    Rotary,
+    SinkSoftmax,
+    SoftCap,
+    TopBlocks,
+    attend,
+    explain,
+)
 
 HEADS, HEAD = 12, 64
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -46,8 +57,9 @@ def attention(name: str, recipe: Recipe) -> tuple[Attention, list[Tensor]]:
     learned: list[Tensor] = list(recipe.learned().parameters())
     if name != "QK-norm":
         return lambda q, k, v: attend(q, k, v, recipe), learned
-    norms = nn.ModuleList(nn.RMSNorm(HEAD, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    return lambda q, k, v: attend(norms[0](q), norms[1](k), v, recipe), list(norms.parameters())
+    layer = MultiHeadAttention(HEADS * HEAD, heads=HEADS, head_norm=nn.RMSNorm).to("cuda", torch.bfloat16)
+    norms: list[Tensor] = [weight for name, weight in layer.named_parameters() if "norm" in name]
+    return lambda q, k, v: attend(layer.norm_queries(q), layer.norm_keys(k), v, recipe), norms
 
 
 def measure(name: str, recipe: Recipe, given: list[Tensor], upstream: Tensor) -> dict[str, Any]:

@@ -77,6 +77,7 @@ SUITES: dict[str, Stages] = {
         files("ops", "dropout", "linear_relu", "fused_qkv_linear", "linear_cross_entropy", "rdrop_loss"),
         files("ops", "dropout_add_layernorm", "embedding_dropout", "flat_adamw"),
     ),
+    "ops/rms_norm_triton": (files("ops", "rms_norm"),),
     "ops/rotary_triton": (files("ops", "rotary"),),
     "layers/sublayers": (files("layers", "residual"), files("ops", "dropout_add_layernorm")),
     "ops/dropout_triton": (files("ops", "dropout_add_layernorm", "embedding_dropout"),),

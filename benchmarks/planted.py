@@ -435,6 +435,15 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("NSA", "gates of one branch for all", '"b t (n h) -> n b h t 1"', '"b t (h n) -> n b h t 1"'),
         ("NSA", "queries of a cache choose from the start", "torch.arange(start, start + q.shape[2]", "torch.arange(0, q.shape[2]"),
     ],
+    "ops/rms_norm.py": [
+        ("RMS norm", "the ε of 16 bits", "torch.finfo(dispatch.accumulation_dtype(x)).eps", "torch.finfo(x.dtype).eps"),
+        ("RMS norm", "hidden from those who watch torch", " and not has_torch_function_unary(x)", ""),
+    ],
+    "ops/rms_norm_triton.py": [
+        ("RMS norm fused", "the root is a constant to the backward pass", "(g - n * (tl.sum(g * n, 1)[:, None] / WIDTH)) * scale", "g * scale"),
+        ("RMS norm fused", "rows of heads are taken to follow one another", "row // innermost % inner", "row // innermost"),
+        ("RMS norm fused", "the mean is that of the padded row", "tl.sum(x * x, 1) / WIDTH", "tl.sum(x * x, 1) / x.shape[1]"),
+    ],
     "ops/rotary_triton.py": [
         ("rotary fused", "the gradient is turned on, not back", "sign=-1.0", "sign=1.0"),
         ("rotary fused", "frequencies in float32", "0.0)[None, :] * 0.15915494309189535", "0.0)[None, :].to(tl.float32) * 0.15915494309189535"),

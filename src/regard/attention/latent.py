@@ -25,6 +25,7 @@ from regard.attention.recipe import Recipe
 from regard.attention.scaled_score import GivenScale
 from regard.attention.score import Dot, ScaledDot
 from regard.attention.text_positions import Segments
+from regard.ops.rms_norm import norm_rows
 
 if TYPE_CHECKING:
     from regard.attention.multihead import Context, MultiHeadAttention
@@ -108,7 +109,7 @@ class TokenLatents(nn.Module):
 
     def forward(self, x: Float[Tensor, "b t model"]) -> Float[Tensor, "b t latent"]:
         shared, latent = self.down(x).tensor_split([self.sizes.rotary], -1)
-        return torch.cat((shared, self.norm(latent)), -1)
+        return torch.cat((shared, norm_rows(latent, self.norm)), -1)
 
 
 def no_bias(width_in: int, width_out: int) -> nn.Linear:

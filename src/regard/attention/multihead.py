@@ -21,6 +21,7 @@ from regard.attention.recipe import Recipe
 from regard.attention.softmax_variants import Hard
 from regard.attention.text_positions import Segments
 from regard.ops.linear import find_whole, project_all
+from regard.ops.rms_norm import norm_rows
 
 
 def no_projection(width_in: int, width_out: int) -> nn.Module:
@@ -282,10 +283,10 @@ class MultiHeadAttention(nn.Module):
         return (q, k, v) if self.compress is None else (q, *self.compress.mix(k, v, context.pattern, context.segments))
 
     def norm_queries(self, q: Tensor) -> Tensor:
-        return q if self.query_norm is None else self.query_norm(q)
+        return q if self.query_norm is None else norm_rows(q, self.query_norm)
 
     def norm_keys(self, k: Tensor) -> Tensor:
-        return k if self.key_norm is None else self.key_norm(k)
+        return k if self.key_norm is None else norm_rows(k, self.key_norm)
 
     def effective_recipe(self, context: Context) -> Recipe:
         """The layer's recipe with what the context adds to it, in its training form while training."""

@@ -8,10 +8,11 @@ import torch
 from einops import einsum, rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, logsigmoid, one_hot, pad, rms_norm, softplus
+from torch.nn.functional import conv2d, logsigmoid, one_hot, pad, softplus
 
 from regard.attention.normaliser import AttentionDropout, Normaliser, RowWise, Scores, Softmax, Visible, Wrapper
 from regard.ops.dispatch import accumulation_dtype
+from regard.ops.rms_norm import rms_norm
 
 # --- sparse ---
 
@@ -447,7 +448,7 @@ class HeadNorm(nn.Module):
         if heads.shape[-1] % self.width:
             raise ValueError(f"HeadNorm norms {self.width} features at a time; {heads.shape[-1]} is no multiple")
         parts = heads.unflatten(-1, (-1, self.width))
-        return (rms_norm(parts, (self.width,), self.weight, self.eps) * self.scale).flatten(-2)
+        return (rms_norm(parts, self.weight, self.eps) * self.scale).flatten(-2)
 
 
 @dataclass(eq=False, init=False)

@@ -16,6 +16,7 @@ from regard.ops.dropout import Dropout
 from regard.ops.fused_dropout import layernorm, linear_dropout_add_norm
 from regard.ops.fused_linear import has_bias, linear_relu
 from regard.ops.linear import project_all
+from regard.ops.rms_norm import rms_norm
 
 X = Float[Tensor, "*batch model"]
 
@@ -106,7 +107,7 @@ def project_dropout_add_norm(
 def apply_norm(x: X, norm: Norm, *, fused: bool = False) -> X:
     """norm(x), called without torch's module, which takes as long as the norm of a few tokens."""
     if isinstance(norm, nn.RMSNorm):
-        return torch.rms_norm(x, list(norm.normalized_shape), norm.weight, norm.eps)
+        return rms_norm(x, norm.weight, norm.eps)
     if fused and dispatch.use_fused(x):
         return layernorm(x, norm)
     return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)

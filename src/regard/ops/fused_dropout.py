@@ -20,6 +20,7 @@ from torch.nn.functional import linear
 from regard.ops import dispatch
 from regard.ops.dispatch import accumulation_dtype, matmul_dtype, widen
 from regard.ops.dropout import Dropout, check_index_range, hashed_dropout
+from regard.ops.rms_norm import norm_rows
 
 # --- residual connections ---
 
@@ -54,7 +55,7 @@ def linear_dropout_add_norm(
     if isinstance(norm, nn.LayerNorm):
         return dropout_add_layernorm(residual, y, project.bias, norm, noise)
     x, again = dropout_add(residual, y, project.bias, noise)
-    return (x, again) if norm is None else (normed := norm(x), normed)
+    return (x, again) if norm is None else (normed := norm_rows(x, norm), normed)
 
 
 def dropout_add_layernorm(
