@@ -50,6 +50,12 @@ def test_heads_one_by_one_and_side_by_side(trained):
     one, other = (assert_done(regard("look", trained, SENTENCE, "--head", f"decoder.0.cross:{n}")) for n in (0, 1))
     assert one != other
     assert "decoder.0.cross, head 1" in other
+    both = assert_done(regard("look", trained, SENTENCE, "--head", "decoder.0.cross:0,decoder.0.cross:1"))
+    # the same numbers, one below the other; a trace also has the row of the end of the sentence
+    shaded = [[line for line in text.splitlines() if set("█▓▒░") & set(line)] for text in (one, other, both)]
+    maps = [[line for line in lines if not line.lstrip().startswith("</s>")] for lines in shaded]
+    assert maps[2] == maps[0] + maps[1]
+    assert both.index("decoder.0.cross:0") < both.index("decoder.0.cross:1")
 
 
 def test_what_decided_a_word(trained):

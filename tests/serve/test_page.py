@@ -22,7 +22,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 
 VIEWS = ["overview", "matrix", "lines", "alignment", "pair"]
 SMALL = "model=small&text=the%20black%20cat&site=decoder.0.cross"
-RAW, PACKED, FIRST = 350_000, 128_000, 60_000  # bytes of all scripts, of those as they travel, of the first view
+RAW, PACKED, FIRST = 362_000, 132_000, 60_000  # bytes of all scripts, of those as they travel, of the first view
 # a shared machine may take twice as long as is promised, or as many times as it has work for
 SHARED = 2 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
@@ -296,6 +296,90 @@ def test_lines_tell_whom_a_token_looks_at(viewer):
     viewer.until(f"document.getElementById('status').textContent.includes('“{fake_server.SOURCE[best]}”')")
     shown = float(page.locator("regard-lines .card data").first.get_attribute("value"))
     assert abs(shown - cross()["weights"][1, best]) < 1e-6
+
+
+# --- several heads ---
+
+THREE = "~" + json.dumps([["decoder.0.cross", 1], ["decoder.0.cross", 3], ["decoder.0.cross", 0]])
+
+
+def test_several_heads_are_stripes_of_a_cell_in_the_colours_of_the_legend(viewer):
+    page = viewer.open(f"{SMALL}&head=~1&query=~2&key=~3&heads={quote(THREE)}", "matrix")
+    page.locator("regard-matrix .by-head").wait_for()
+    shown = [float(one.get_attribute("value")) for one in page.locator(".by-head td:nth-child(2) data").all()]
+    assert shown == [float(cross(head)["weights"][2, 3]) for head in (1, 3, 0)]
+    assert page.locator(".head-keys button").all_inner_texts() == [f"decoder.0.cross, head {n}" for n in (1, 3, 0)]
+    weights = [float(cross(head)["weights"][1, 2]) for head in (1, 3, 0)]
+    pixels, colours = page.evaluate("""async () => {
+      const { headColours, rgb } = await import("/static/js/paint.js");
+      const view = document.querySelector("regard-matrix");
+      const { left, top, wide, high } = view.plot;
+      const context = view.querySelector("canvas").getContext("2d");
+      const place = (n) => [left + (2 + (n + 0.5) / 3) * wide, top + 1.5 * high];
+      const at = (n) => place(n).map((one) => Math.round(one * devicePixelRatio));
+      return [[0, 1, 2].map((n) => [...context.getImageData(...at(n), 1, 1).data].slice(0, 3)), headColours().map(rgb)];
+    }""")
+    for pixel, colour, weight in zip(pixels, colours, weights, strict=False):  # white to the colour by √weight
+        assert pixel == pytest.approx([255 + (part - 255) * weight**0.5 for part in colour], abs=1)
+
+
+def test_the_selection_of_heads_is_made_with_checkboxes_and_stands_in_the_address(viewer):
+    page = viewer.open(f"{SMALL}&head=~1", "lines")
+    page.locator("#several").focus()
+    page.keyboard.press("Space")
+    viewer.until("location.hash.includes('heads=')")
+    page.locator("[name=heads][value='3']").focus()
+    page.keyboard.press("Space")
+    viewer.until("document.querySelectorAll('regard-lines .head-keys button').length === 2")
+    assert page.evaluate("document.activeElement.value") == "3"  # where one was
+    pairs = quote(json.dumps([["decoder.0.cross", 1], ["decoder.0.cross", 3]], separators=(",", ":")))
+    viewer.until(f"location.hash.includes('{pairs}')")
+    page.locator("regard-lines .by-head tbody tr").first.wait_for()
+    best = max((float(cross(head)["weights"][0].max()), head) for head in (1, 3))
+    first = page.locator("regard-lines .by-head tbody tr").first
+    assert float(first.locator("data").get_attribute("value")) == best[0]
+    assert first.locator("th").inner_text() == f"decoder.0.cross {best[1]}"
+    page.locator("#several").uncheck()
+    viewer.until("!document.querySelector('regard-lines .head-keys') && !location.hash.includes('heads=')")
+
+
+def test_the_colours_of_heads_differ_for_every_kind_of_eye():
+    """20 apart in CIELAB as they are and as people without one kind of cone see them (Machado et al. 2009), and 3 :
+    1 against the paper (WCAG 1.4.11)."""
+    found = findall(
+        r"(light|dark): (\[(?:\"#[0-9a-f]{6}\"(?:, )?){6}\])", (fake_server.PAGE / "js/paint.js").read_text()
+    )
+    palettes = {scheme: json.loads(colours) for scheme, colours in found}
+    for scheme, paper in {"light": "#ffffff", "dark": "#11161d"}.items():
+        colours = np.stack([linear(one) for one in palettes[scheme]])
+        light = colours @ LUMINANCE + 0.05
+        ground = linear(paper) @ LUMINANCE + 0.05
+        assert (np.maximum(light, ground) / np.minimum(light, ground)).min() >= 3
+        for eye in EYES:
+            lab = cielab(np.clip(colours @ np.array(eye).T, 0, 1))
+            apart = np.linalg.norm(lab[:, None] - lab, axis=-1) + 1e3 * np.eye(len(lab))
+            assert apart.min() >= 20
+
+
+LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
+EYES = [
+    [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+]
+
+
+def linear(colour: str) -> Any:
+    parts = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def cielab(rgb: Any) -> Any:
+    xyz = rgb @ np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]).T
+    xyz = xyz / np.array([0.9505, 1, 1.089])
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], -1)
 
 
 # --- drawn as it is ---
@@ -664,7 +748,8 @@ def first_view() -> dict[str, bytes]:
 def test_the_scripts_are_small_and_open_with_a_sentence():
     """The sizes are the true ones of all views: whoever adds to them shares more, or says so here.
 
-    Since 296,000 and 109,500: a first screen that teaches, views in groups, and explanation methods.
+    Since 296,000 and 109,500: a first screen that teaches, views in groups, and explanation methods;
+    since 350,000 and 128,000: several heads at once.
     """
     files = {name: text.encode() for name, text in sources().items()}
     raw, packed, seen = (

@@ -105,7 +105,9 @@ def look(
     text: Annotated[str | None, typer.Argument(help="A sentence, an image or .wav file, or a node's name.")] = None,
     question: Annotated[str | None, typer.Argument(help="About the image.")] = None,
     target: Annotated[str | None, typer.Option(help="The target; default: the model's own output.")] = None,
-    head: Annotated[str | None, typer.Option(help="LAYER:HEAD; default: the best alignment heads.")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="LAYER:HEAD, several with commas; default: the best alignment heads.")
+    ] = None,
     all_heads: Annotated[bool, typer.Option("--all-heads", "--every", help="All layers and heads.")] = False,  # noqa: FBT002
     word: Annotated[str | None, typer.Option(help="Attribute this word's output to the input words.")] = None,
     method: Annotated[str | None, typer.Option(help="Explain a prediction: heads, lens, rollout, ...")] = None,
@@ -128,6 +130,8 @@ def look(
     Example: `regard look run "the black cat ate the mouse"`
 
     Example: `regard look run "the black cat ate the mouse" --all-heads --save heads.png`
+
+    Example: `regard look run "the black cat ate the mouse" --head decoder.0.cross:1,decoder.1.cross:2`
 
     Example: `regard look run "the black cat ate the mouse" --save look.html`
 
@@ -178,11 +182,16 @@ def view_input(
     from regard.see.plots.attention_maps import view_trace
     from regard.see.trace import trace_model
 
-    if view := vars(get_commands(task.name) or object).get("view"):
+    several = request.head is not None and "," in request.head
+    if not several and (view := vars(get_commands(task.name) or object).get("view")):
         return view(task_model, model, text, request)
     if request.word is not None:
         raise ValueError(f"--word means nothing to a model for the task {task.name!r}; leave it out")
-    trace = trace_model(task_model, text, question=request.question, target=request.target, longest=request.max_tokens)
+    trace = (
+        trace_request(task, task_model, text, request)
+        if several
+        else trace_model(task_model, text, question=request.question, target=request.target, longest=request.max_tokens)
+    )
     return view_trace(trace, model, request.head, all_heads=request.all_heads)
 
 

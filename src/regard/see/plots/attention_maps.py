@@ -306,14 +306,17 @@ MAX_OPTIONS = 12  # columns of a model without attention: its most probable opti
 def view_trace(
     trace: Trace, folder: Path | None = None, head: str | None = None, *, all_heads: bool = False
 ) -> tuple[str, View]:
-    """The output, and the weights of the head LAYER:HEAD, of the one at which the page opens, or of all; of an image,
-    laid over it; without attention, the probabilities."""
+    """The output, and the weights of the head LAYER:HEAD, of several of them with commas between, of the one at which
+    the page opens, or of all; of an image, laid over it; without attention, the probabilities."""
     if trace.image is not None:
         return trace.output_text, image_trace_view(trace, head, all_heads=all_heads)
     sites = {name: site.heads for name, site in trace.sites.items() if isinstance(site, AttentionSite)}
-    if head is not None:
+    if head is not None and "," not in head:
         name, number = parse_head_of(head, sites)
         return trace.output_text, View((PanelRow((head_panel(trace, name, number, ""),), heading=head),))
+    if head is not None:
+        panels = [head_panel(trace, *parse_head_of(one, sites), one) for one in head.split(",")]
+        return trace.output_text, View(tuple(PanelRow(row.panels) for row in grid(panels, HEADS_PER_ROW)))
     if all_heads and sites:
         rows = []
         for name, heads in sites.items():

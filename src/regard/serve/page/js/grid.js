@@ -74,10 +74,10 @@ export function drawSheet(context, plot, sheet, its) {
 }
 
 // numbers and hidden cells, where there is room for them; value(row, column), hidden(row, column)
-export function drawCells(context, plot, { value, hidden, share, palette }, ink) {
+export function drawCells(context, plot, { value, hidden, share, palette, plain = false }, ink) {
   const [top, bottom, left, right] = plot.window;
   if (plot.wide < 6 || plot.high < 6) return;
-  const numbers = plot.wide >= 34 && plot.high >= 16;
+  const numbers = !plain && plot.wide >= 34 && plot.high >= 16;
   context.font = `${plot.wide >= 42 ? 12 : 11}px ${ink.font}`;
   context.textAlign = "center";
   context.textBaseline = "middle";

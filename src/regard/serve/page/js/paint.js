@@ -18,6 +18,11 @@ const STOPS = {
     hatch: "#403d3d",
   },
 };
+// of several heads: each pair at least 20 apart in CIELAB to every kind of eye, each at least 3 : 1 on the paper
+const HEADS = {
+  light: ["#6309fc", "#569423", "#cd3172", "#b45ed7", "#4d1401", "#080745"],
+  dark: ["#56b4e9", "#f5793a", "#ece83a", "#a94ff0", "#2a8a78", "#f9b8c4"],
+};
 const system = matchMedia("(prefers-color-scheme: dark)");
 const tables = new Map();
 
@@ -30,6 +35,8 @@ export function onSystemTheme(f) {
   system.addEventListener("change", f);
 }
 
+export const headColours = () => HEADS[dark() ? "dark" : "light"];
+
 const colours = () => STOPS[dark() ? "dark" : "light"];
 
 // the page's own colours, for what is drawn beside a map
@@ -41,11 +48,11 @@ export function inks() {
   return { ...Object.fromEntries(names.map((name) => [name, of(name)])), hidden, hatch };
 }
 
-function rgb(text) {
+export function rgb(text) {
   return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
 }
 
-const opaque = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+export const opaque = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 
 function between(stops, share) {
   const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);

@@ -2,8 +2,9 @@
 
 import * as api from "./api.js";
 import { button, h, renew, replace, say, shortened, terms } from "./dom.js";
+import { dark, headColours } from "./paint.js";
 import { store } from "./store.js";
-import { siteOf, View } from "./view.js";
+import { MOST_HEADS, selectedHeads, siteOf, View } from "./view.js";
 
 const NARROW = matchMedia("(max-width: 860px)");
 const PICTURES = ["svg", "png"]; // of the view in sight
@@ -28,7 +29,7 @@ class Side extends View {
   show(trace, state) {
     const site = siteOf(trace, state);
     if (this.fresh("sites", trace.id, state.site)) this.sites(trace, site);
-    if (this.fresh("heads", trace.id, state.site, state.head, state.edits)) this.heads(site, state);
+    if (this.fresh("heads", trace.id, state.site, state.head, state.heads, state.edits, dark())) this.heads(site, state, trace);
     if (this.fresh("recipe", trace.id, state.site)) this.recipe(site);
     if (this.fresh("edits", trace.id, state.site, state.head, state.edits)) this.edits(site, state);
     if (this.fresh("save", trace.id, state.site, state.head)) this.save(trace, site, state);
@@ -46,14 +47,34 @@ class Side extends View {
     renew(this.#sites, ":checked", h.legend("Layer"), h.div({ class: "sites" }, list));
   }
 
-  heads(site, state) {
+  heads(site, state, trace) {
     const off = new Set((state.edits.off ?? []).filter((one) => one.site === site?.name).map((one) => one.head));
     const list = Array.from({ length: site?.heads ?? 0 }, (_, head) => {
       const pick = () => store.go({ head });
       return choice("head", head, head === state.head, [String(head)], { pick, name: off.has(head) ? "off" : "" });
     });
+    const some = site?.heads && state.heads ? selectedHeads(trace, state) : null;
+    const all = some ? Array.from({ length: site.heads }, (_, head) => this.several(some, site, head, off.has(head))) : list;
+    const toggle = h.input({ type: "checkbox", id: "several", checked: Boolean(some), on: { change: () => store.go({ heads: some ? undefined : [[site.name, state.head]] }) } });
     this.#heads.hidden = !site?.heads; // a gate has none
-    renew(this.#heads, ":checked", h.legend("Head"), h.div({ class: "heads" }, list));
+    const had = document.activeElement; // where one was stays where one is
+    const here = had?.id === "several" ? "#several" : some ? `[name=heads][value="${Number(had?.value)}"]` : "[name=head]:checked";
+    renew(this.#heads, here, h.legend("Head"), h.div({ class: "heads" }, all), h.label({ class: "row small several", for: "several" }, toggle, `several, up to ${MOST_HEADS}`));
+  }
+
+  // a head that is shown with others, or not: in its own colour
+  several(some, site, head, off) {
+    const at = some.findIndex((one) => one.site === site && one.head === head);
+    const pairs = some.map((one) => [one.site.name, one.head]);
+    const change = () => {
+      const left = pairs.filter((_, n) => n !== at);
+      if (at < 0) store.go({ heads: [...pairs, [site.name, head]], head });
+      else store.go({ heads: left, site: left.at(-1)[0], head: left.at(-1)[1] });
+    };
+    const disabled = at < 0 ? some.length >= MOST_HEADS : some.length === 1;
+    const input = h.input({ type: "checkbox", name: "heads", value: String(head), checked: at >= 0, disabled, on: { change } });
+    const swatch = h.span({ class: "swatch", "aria-hidden": "true", style: at < 0 ? {} : { background: headColours()[at] } });
+    return h.label({ class: off ? "choice off" : "choice" }, input, h.span(swatch, String(head)));
   }
 
   recipe(site) {

@@ -99,6 +99,7 @@ function sound(found) {
     if (name in found && typeof found[name] !== "string") delete found[name];
   }
   const { window, edits, branches } = found;
+  if (!(Array.isArray(found.heads) && found.heads.every((one) => Array.isArray(one) && typeof one[0] === "string" && Number.isInteger(one[1])))) delete found.heads;
   const pairs = Array.isArray(branches) && branches.length && branches.every((one) => Array.isArray(one) && one.length === 2 && one.every(Number.isInteger));
   if (!pairs) delete found.branches;
   if (window !== undefined && !(Array.isArray(window) && window.length === 4 && window.every(Number.isFinite))) {

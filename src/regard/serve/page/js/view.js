@@ -64,6 +64,25 @@ export function siteOf(trace, state) {
   return shownSites.find((site) => site.name === state.site) ?? shownSites[0] ?? null;
 }
 
+export const MOST_HEADS = 6; // as many colours as differ to every kind of eye
+
+// the heads that are shown together, the chosen one among them: {site, head}; one alone, unless several are asked for
+export function selectedHeads(trace, state) {
+  const here = siteOf(trace, state);
+  const mine = { site: here, head: state.head };
+  if (!state.heads) return [mine];
+  const alike = (one) => ["queries", "keys", "n_q", "n_k"].every((name) => one[name] === here[name]);
+  const found = [];
+  for (const [name, head] of state.heads) {
+    const site = trace.sites.find((one) => one.shown && one.name === name);
+    if (site && head >= 0 && head < site.heads && alike(site) && !found.some((one) => one.site === site && one.head === head)) found.push({ site, head });
+  }
+  const known = found.some(({ site, head }) => site === here && head === state.head);
+  return known ? found.slice(0, MOST_HEADS) : [...found.slice(0, MOST_HEADS - 1), mine];
+}
+
+export const headName = ({ site, head }) => `${site.name}, head ${head}`;
+
 // may a query of it not see a key: by its pattern, or by an edit?
 export function hides(trace, site) {
   return Boolean(site.pattern && !/^(full|Full\(\))$/i.test(site.pattern)) || (trace.edits?.masks ?? []).some((one) => one.site === site.name);

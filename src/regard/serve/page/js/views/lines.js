@@ -2,9 +2,9 @@
 
 import * as api from "../api.js";
 import { digits, h, pointer, replace, say, shortened } from "../dom.js";
-import { fit, inks } from "../paint.js";
+import { dark, fit, headColours, inks } from "../paint.js";
 import { store } from "../store.js";
-import { labels, latest, siteOf, strongest, View } from "../view.js";
+import { labels, latest, selectedHeads, siteOf, strongest, View } from "../view.js";
 import { tokenCard } from "./cell.js";
 
 const LINE = 24; // pixels from token to token at least
@@ -16,12 +16,13 @@ class Lines extends View {
   #card = h.div({ class: "card" });
   #note = h.p({ class: "muted small" });
   #load = latest();
-  #rows = new Map(); // query → its exact weights
+  #rows = new Map(); // query → its exact weights, of each head
+  #legend = h.div();
   #hovered = null; // {side: "down" | "across", at}
 
   connectedCallback() {
     if (this.firstChild) return;
-    const main = h.div(this.#note, this.#canvas);
+    const main = h.div(this.#note, this.#legend, this.#canvas);
     this.append(h.div({ class: "beside" }, main, this.#card));
     this.#canvas.addEventListener("pointermove", (event) => this.hover(this.at(event)));
     this.#canvas.addEventListener("pointerleave", () => this.hover(null));
@@ -33,8 +34,10 @@ class Lines extends View {
 
   show(trace, state) {
     const site = siteOf(trace, state);
-    const subject = [trace.id, site.name, state.head];
-    this.now = { trace, site, head: state.head, query: Math.min(state.query, site.n_q - 1), subject };
+    const heads = selectedHeads(trace, state);
+    const subject = [trace.id, site.name, state.head, ...heads.map((one) => `${one.site.name}:${one.head}`)];
+    this.now = { trace, site, head: state.head, heads, query: Math.min(state.query, site.n_q - 1), subject };
+    if (this.fresh("legend", subject, dark())) this.several();
     if (this.fresh("subject", subject)) {
       this.names = { down: labels(trace, site.queries, site.n_q), across: labels(trace, site.keys, site.n_k) };
       this.#rows.clear();
@@ -45,6 +48,20 @@ class Lines extends View {
     if (this.fresh("appearance", subject, appearance)) this.measure();
     if (this.fresh("query", subject, this.now.query)) this.follow();
     if (this.fresh("draw", subject, this.now.query, appearance)) this.refresh();
+  }
+
+  get many() {
+    return this.now.heads.length > 1;
+  }
+
+  // the colours of several heads, and their words
+  async several() {
+    const { subject, heads } = this.now;
+    if (!this.many) return replace(this.#legend);
+    this.words = await import("./several.js");
+    if (this.now.subject !== subject) return undefined;
+    replace(this.#legend, this.words.headLegend(heads, store.state, "a line for each head, in its colour"));
+    return this.card();
   }
 
   measure() {
@@ -72,7 +89,7 @@ class Lines extends View {
   // and so does what it attends to most
   aim() {
     const { query, site } = this.now;
-    const [best] = strongest(this.#rows.get(query) ?? [], 1, 0);
+    const [best] = strongest(this.largest(query), 1, 0);
     const { across } = this.from;
     if (this.aimed || best === undefined) return;
     this.aimed = true;
@@ -89,18 +106,19 @@ class Lines extends View {
   }
 
   async load() {
-    const { trace, site, head, subject } = this.now;
+    const { trace, site, subject } = this.now;
     const { down } = this.from;
     const last = Math.min(site.n_q, down + this.fits);
     const missing = [];
     for (let row = down; row < last; row++) if (!this.#rows.has(row)) missing.push(row);
     if (missing.length) {
       const [top, bottom] = [missing[0], missing.at(-1) + 1];
-      const found = await this.ask(api.block(trace.id, site.name, head, [top, bottom, 0, site.n_k]));
+      const blocks = this.now.heads.map((one) => api.block(trace.id, one.site.name, one.head, [top, bottom, 0, site.n_k]));
+      const found = await this.ask(Promise.all(blocks));
       if (!found || this.now.subject.join() !== subject.join()) return;
       if (this.#rows.size > 4 * this.fits) this.#rows.clear(); // a reader who scrolls far needs not all of it
       for (let row = top; row < bottom; row++) {
-        this.#rows.set(row, found.subarray((row - top) * site.n_k, (row - top + 1) * site.n_k));
+        this.#rows.set(row, found.map((one) => one.subarray((row - top) * site.n_k, (row - top + 1) * site.n_k)));
       }
     }
     this.aim();
@@ -157,8 +175,12 @@ class Lines extends View {
     const isolated = this.#hovered !== null || document.activeElement === this.#canvas;
     const [x, X] = [this.edges[0] + 2, this.edges[1] - 2];
     const last = Math.min(site.n_q, this.from.down + this.fits);
-    const stroke = (row, key, weight, alpha) => {
-      const [y, Y] = [this.y("down", row), this.y("across", key)];
+    const { heads } = this.now;
+    const stroke = (row, key, weight, alpha, n) => {
+      // lines of several heads between the same two tokens lie beside each other
+      const beside = (n - (heads.length - 1) / 2) * Math.min(3, (this.line - 8) / heads.length);
+      const [y, Y] = [this.y("down", row) + beside, this.y("across", key) + beside];
+      context.strokeStyle = this.many ? headColours()[n] : this.ink.accent;
       context.globalAlpha = alpha;
       context.lineWidth = 0.6 + 5 * weight;
       context.beginPath();
@@ -166,38 +188,41 @@ class Lines extends View {
       context.bezierCurveTo(x + (X - x) * 0.4, y, X - (X - x) * 0.4, Y, X, Y);
       context.stroke();
     };
-    context.strokeStyle = this.ink.accent;
     for (let row = this.from.down; row < last; row++) {
-      const weights = this.#rows.get(row);
-      if (!weights) continue;
       const mine = side === "down" && row === at;
       const fade = isolated && !mine ? 0.12 : 1;
-      for (const key of strongest(weights, mine ? 64 : FEW, mine ? 0.0005 : FAINT)) {
-        const here = mine || (side === "across" && key === at);
-        if (isolated && here) continue;
-        const out = key < this.from.across || key >= this.from.across + this.fits; // its token is out of sight
-        stroke(row, key, weights[key], (0.1 + 0.75 * Math.sqrt(weights[key])) * fade * (out ? 0.35 : 1));
+      for (const [n, weights] of (this.#rows.get(row) ?? []).entries()) {
+        for (const key of strongest(weights, mine ? 64 : FEW, mine ? 0.0005 : FAINT)) {
+          const here = mine || (side === "across" && key === at);
+          if (isolated && here) continue;
+          const out = key < this.from.across || key >= this.from.across + this.fits; // its token is out of sight
+          stroke(row, key, weights[key], (0.1 + 0.75 * Math.sqrt(weights[key])) * fade * (out ? 0.35 : 1), n);
+        }
       }
     }
-    if (isolated) for (const [row, key, weight] of this.isolated()) stroke(row, key, weight, 0.25 + 0.75 * Math.sqrt(weight));
+    if (isolated) for (const [row, key, weight, n] of this.isolated()) stroke(row, key, weight, 0.25 + 0.75 * Math.sqrt(weight), n);
     context.globalAlpha = 1;
   }
 
-  // [query, key, weight] of the token that is pointed at
+  // [query, key, weight, which head] of the token that is pointed at, the largest weight first
   isolated() {
     const { side, at } = this.live;
-    if (side === "down") {
-      const weights = this.#rows.get(at);
-      return weights ? strongest(weights, 64, 0.0005).map((key) => [at, key, weights[key]]) : [];
-    }
-    const found = [...this.#rows].map(([row, weights]) => [row, at, weights[at]]).filter(([, , weight]) => weight >= 0.0005);
-    return found.sort((a, b) => b[2] - a[2]).slice(0, 64);
+    const mine = () => (this.#rows.get(at) ?? []).flatMap((weights, n) => strongest(weights, 64, 0.0005).map((key) => [at, key, weights[key], n]));
+    const found = side === "down" ? mine() : [...this.#rows].flatMap(([row, all]) => all.map((weights, n) => [row, at, weights[at], n]));
+    return found.filter(([, , weight]) => weight >= 0.0005).sort((a, b) => b[2] - a[2]).slice(0, 64 * this.now.heads.length);
+  }
+
+  // of a row the largest weight that any of the heads gives to each key
+  largest(row) {
+    const [first = [], ...others] = this.#rows.get(row) ?? [];
+    return others.length ? first.map((weight, key) => Math.max(weight, ...others.map((one) => one[key]))) : first;
   }
 
   column(context, side, x, align) {
     const names = this.names[side];
     const { live, ink } = this;
-    const touched = new Map(this.isolated().map(([row, key, weight]) => [side === "down" ? row : key, weight]));
+    // the largest comes last, and stays
+    const touched = new Map(this.isolated().toReversed().map(([row, key, weight]) => [side === "down" ? row : key, weight]));
     context.textAlign = align;
     const last = Math.min(names.length, this.from[side] + this.fits);
     const full = (side === "down" ? this.edges[0] : this.width - this.edges[1]) - 14;
@@ -222,7 +247,9 @@ class Lines extends View {
     const { side, at } = this.live;
     const found = this.isolated().map(([row, key, weight]) => [side === "down" ? key : row, weight]);
     const others = this.names[side === "down" ? "across" : "down"];
-    tokenCard(this.#card, this.names[side][at], side === "down" ? " attends to" : " attended by", found.slice(0, 12), others);
+    if (this.many && this.words) return this.words.tokenHeads(this.#card, this.names[side][at], side === "down" ? " attends to" : " attended by", this.isolated().slice(0, 18), { heads: this.now.heads, others, at: side === "down" ? 1 : 0 });
+    if (this.many) return undefined;
+    return tokenCard(this.#card, this.names[side][at], side === "down" ? " attends to" : " attended by", found.slice(0, 12), others);
   }
 
   // --- pointing ---
@@ -259,7 +286,7 @@ class Lines extends View {
   key(event) {
     const { query, site } = this.now;
     const steps = { ArrowUp: -1, ArrowDown: 1, PageUp: -this.fits, PageDown: this.fits, Home: -query, End: site.n_q };
-    if (event.key === "Enter") return store.go({ view: "pair", key: strongest(this.#rows.get(query) ?? [], 1, 0)[0] ?? 0 });
+    if (event.key === "Enter") return store.go({ view: "pair", key: strongest(this.largest(query), 1, 0)[0] ?? 0 });
     if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
       event.preventDefault();
       this.scroll("across", this.from.across + (event.key === "ArrowRight" ? 1 : -1) * Math.ceil(this.fits / 2), site.n_k);
@@ -275,7 +302,8 @@ class Lines extends View {
     const { query } = this.now;
     await this.load();
     const best = this.isolated().slice(0, 3);
-    const words = best.map(([, key, weight]) => `“${shortened(this.names.across[key])}” ${digits(weight, 3)}`);
+    const whose = (n) => (this.many ? ` in head ${this.now.heads[n].head}` : "");
+    const words = best.map(([, key, weight, n]) => `“${shortened(this.names.across[key])}” ${digits(weight, 3)}${whose(n)}`);
     const text = `${query} “${shortened(this.names.down[query])}” attends to ${words.join(", ")}`;
     this.name(text);
     say(text);

@@ -6,7 +6,7 @@ import { cellAt, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawS
 import { coded, dark, fit, inks, legend, sheet } from "../paint.js";
 import { choice } from "../side.js";
 import { store } from "../store.js";
-import { hides, isOff, labels, latest, siteOf, View } from "../view.js";
+import { hides, isOff, labels, latest, selectedHeads, siteOf, View } from "../view.js";
 import { isWhole, keyed, navigate, sane, whole, zoomed } from "../zoom.js";
 import { cellCard } from "./cell.js";
 
@@ -53,15 +53,20 @@ class Matrix extends View {
 
   show(trace, state) {
     const site = siteOf(trace, state);
-    const stage = STAGES.includes(state.stage) ? state.stage : "weights";
+    const heads = selectedHeads(trace, state);
+    this.many = heads.length > 1 ? import("./several.js") : null;
+    const stage = !this.many && STAGES.includes(state.stage) ? state.stage : "weights";
+    this.#stages.hidden = Boolean(this.many);
     const [rows, columns] = [site.n_q, site.n_k];
     const cell = [Math.min(state.query, rows - 1), Math.min(state.key, columns - 1)];
-    this.now = { trace, site, head: state.head, stage, rows, columns, cell, window: sane(state.window, rows, columns) };
+    this.now = { trace, site, head: state.head, heads, stage, rows, columns, cell, window: sane(state.window, rows, columns) };
     if (this.fresh("names", trace.id, site.name)) {
       this.names = { down: labels(trace, site.queries, rows), across: labels(trace, site.keys, columns), titles: [site.queries, site.keys] };
     }
     if (this.fresh("stages", stage)) this.stages(stage);
-    const subject = [trace.id, site.name, state.head, stage];
+    const names = heads.map((one) => [one.site.name, one.head]);
+    const subject = [trace.id, site.name, state.head, stage, names];
+    this.now.subject = JSON.stringify(subject);
     if (this.fresh("subject", subject)) {
       [this.#sheets, this.#exact, this.#hovered] = [[], null, null];
       this.#rows.clear();
@@ -105,8 +110,12 @@ class Matrix extends View {
     const place = [trace.id, site.name, head, window];
     const get = (name) => (few ? api.cells(...place, name) : api.map(...place, ...most, name));
     const masks = stage === "weights" && hides(trace, site) ? get("visible").catch(() => null) : null; // a copy may lack it
+    const several = await this.many;
+    const many = several && (await this.ask(several.weightsOf(trace, this.now.heads, window, few, most)));
+    if (several && !many) return;
     const main = await this.ask(get(stage));
-    const same = (now) => now.trace.id === trace.id && now.site.name === site.name && now.head === head && now.stage === stage;
+    const { subject } = this.now;
+    const same = (now) => now.subject === subject;
     if (!main || !same(this.now)) return;
     const lacking = !few && stage !== "weights" && !main.range;
     replace(this.#note, lacking ? "The scores of so many cells are not pooled; zoom in to see them." : "");
@@ -116,11 +125,12 @@ class Matrix extends View {
     const palette = stage === "weights" ? "weights" : "signed";
     const pooled = rows < size[0] || columns < size[1];
     const paint = (visible) => {
-      const found = { sheet: sheet(bytes, rows, columns, palette, range, visible), window };
+      const stripes = many && several.striped(many, this.plot.wide * ((window[3] - window[2]) / columns), this.ink.paper, visible);
+      const found = { sheet: stripes ? stripes.sheet : sheet(bytes, rows, columns, palette, range, visible), window };
       const all = this.#sheets.find((one) => isWhole(one.window, this.now.rows, this.now.columns));
       this.#sheets = all && String(all.window) !== String(window) ? [all, found] : [found];
       if (few) this.#exact = { window, values: main.data, visible, columns };
-      if (this.fresh("legend", stage, range, dark(), pooled)) replace(this.#legend, legend(palette, range, pooled));
+      if (this.fresh("legend", stage, range, dark(), pooled, subject, stripes?.stripes)) replace(this.#legend, stripes ? several.headLegend(this.now.heads, store.state, stripes.stripes > 1 ? "a stripe of a cell for each head, in this order; more colour is more weight (√)" : "a cell has the colour of the head that gives it the most weight") : legend(palette, range, pooled));
       this.draw();
       this.over();
       this.dataset.painted = [site.name, head, stage, ...window].join(" ");
@@ -142,7 +152,7 @@ class Matrix extends View {
       const { visible } = this.#exact;
       const hidden = (row, column) => (visible ? exact(visible, row, column) === 0 : value(row, column) === -Infinity);
       const value = (row, column) => exact(this.#exact.values, row, column);
-      drawCells(context, this.plot, { value, hidden, share, palette: signed ? "signed" : "weights" }, this.ink);
+      drawCells(context, this.plot, { value, hidden, share, palette: signed ? "signed" : "weights", plain: Boolean(this.many) }, this.ink);
     }
     frameOf(context, this.plot, this.ink);
     drawLabels(context, this.plot, this.names, this.ink);
@@ -181,9 +191,14 @@ class Matrix extends View {
     const part = (stage) => api.row(trace.id, site.name, head, row, stage);
     const some = STAGES.map((stage) => (stage === "weights" ? part(stage) : part(stage).catch(() => null))); // a copy may lack them
     const rows = await this.ask(Promise.all(some));
-    if (!rows || this.now.trace.id !== trace.id || this.now.site !== site || this.now.head !== head) return;
+    const { heads, subject } = this.now;
+    const several = await this.many;
+    const all = several && rows && (await this.ask(Promise.all(heads.map((one) => api.row(trace.id, one.site.name, one.head, row)))));
+    if (!rows || (several && !all) || this.now.subject !== subject || this.now.trace.id !== trace.id || this.now.site !== site || this.now.head !== head) return;
+    this.several = several;
     const found = Object.fromEntries(STAGES.flatMap((stage, n) => (rows[n] ? [[stage, rows[n].data]] : [])));
     if (this.#rows.size > 64) this.#rows.clear();
+    if (all) found.heads = all.map(({ data }) => data);
     this.#rows.set(row, found);
     this.over();
     if (!this.#hovered) this.tell();
@@ -197,6 +212,11 @@ class Matrix extends View {
     const numbers = this.#rows.get(row);
     if (inside) drawCursor(context, this.plot, row, column, this.ink);
     if (inside) drawHere(context, this.plot, this.names, [row, column], this.ink);
+    if (numbers?.heads) {
+      this.several.drawRows(context, this.plot, numbers.heads, this.ink, PROFILE);
+      if (this.fresh("card", this.now.subject, row, column, dark())) this.several.headsCard(this.#card, { row, column, heads: this.now.heads, rows: numbers.heads, names: this.names });
+      return;
+    }
     if (numbers?.[stage]) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE);
     if (numbers && this.fresh("card", this.now.trace.id, this.now.site.name, this.now.head, stage, row, column)) {
       const off = isOff(this.now.trace, this.now.site, this.now.head);
