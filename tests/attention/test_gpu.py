@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import logsigmoid
 from torch.testing import assert_close
 
 from regard.attention import (
     BACKENDS,
     RECIPES,
     Causal,
+    Forget,
     Padding,
     Recipe,
     RecipeSizes,
@@ -74,6 +76,17 @@ def test_the_gpu_agrees_or_objects(name, position, backend, monkeypatch):
 def test_flex_compiled_agrees(name, position):
     sizes = RecipeSizes(heads=4, head=16, tokens=300, window=40, block=16)
     assert compare(name, position, "flex", sizes, torch.float32, {"rtol": 2e-2, "atol": 5e-3}) == []
+
+
+def test_flex_looks_the_forget_gates_up():
+    """A sum inside the compiled score could not be lowered."""
+    q, k, v = torch.randn(3, 1, 2, 1100, 32, device="cuda")
+    recipe = Recipe(pattern=Causal(), gate=Forget()).with_gate(
+        log_decay=logsigmoid(torch.randn(1, 2, 1100, device="cuda"))
+    )
+    with torch.no_grad():
+        assert explain(recipe, q).backend == "flex"
+        assert_close(attend(q, k, v, recipe), attend(q, k, v, recipe, backend="reference"), rtol=2e-2, atol=5e-3)
 
 
 def test_the_dense_kernels_run_what_needs_no_mask():

@@ -16,7 +16,7 @@ to the recipe for one batch: `recipe.with_gate(log_decay=..., beta=...)`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Literal
 
@@ -130,12 +130,17 @@ class BoundForget(Gate, Bias):
 
     log_decay: Float[Tensor, "b h t"]
     first: int = 0
+    total: Float[Tensor, "b h t"] | None = None  # Σ log f, where it is summed already
 
     def bind(self, log_decay, beta, first):
         return Forget().bind(log_decay, beta, first)
 
+    def summed(self) -> "BoundForget":
+        """For a kernel compiled from the bias, which can only look numbers up."""
+        return replace(self, total=running_total(self.log_decay))
+
     def bias(self, b, h, i, j):
-        total = running_total(self.log_decay)
+        total = running_total(self.log_decay) if self.total is None else self.total
         return token_values(total, b, h, i - self.first) - token_values(total, b, h, j - self.first)
 
     def shape_error(self, heads, head, length):

@@ -11,7 +11,7 @@ from regard.attention.backends.reference import fold_query
 from regard.attention.backends.sdpa import runs_dense
 from regard.attention.batch_patterns import Edges
 from regard.attention.block_map import FULL, MIXED, cached_for, planning_objections
-from regard.attention.gate import state_objections
+from regard.attention.gate import BoundForget, state_objections
 from regard.attention.learned_parts import tensors
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Pattern, Positions
@@ -71,13 +71,15 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
     if not torch.is_grad_enabled():  # on the CPU it refuses whatever could have a gradient, even if none is wanted
         q, k, v = q.detach(), k.detach(), v.detach()
 
+    schemes = [scheme.summed() if isinstance(scheme, BoundForget) else scheme for scheme in recipe.score_positions]
+
     def mask_mod(b, h, i, j):
         return recipe.pattern.sees(b, h, i + start, j)
 
     def score_mod(score, b, h, i, j):
         if cap is not None:
             score = cap * torch.tanh(score / cap)
-        for scheme in recipe.score_positions:
+        for scheme in schemes:
             assert isinstance(scheme, Bias)  # or it objected
             score = score + scheme.bias(b, h, i + start, j).to(score.dtype)
         return score
@@ -88,7 +90,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
         score.fold_q(q),
         score.fold_k(k),
         v,
-        score_mod=score_mod if recipe.score_positions or cap is not None else None,
+        score_mod=score_mod if schemes or cap is not None else None,
         block_mask=block_mask(recipe, q, k, start, mask_mod),
         scale=1.0,
         enable_gqa=q.shape[1] != k.shape[1],
