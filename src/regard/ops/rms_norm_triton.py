@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.ops.column_sum_triton import accumulation_type, sum_partials
+from regard.ops.linear_triton import accumulation_type, sum_partials
 
 TILE, PROGRAMS = 2048, 792  # numbers of a tile; programs of the backward pass, at most
 WITHOUT_VARIANTS = ["rows", "inner", "innermost"]  # sizes, for each of which there is not to be another kernel
