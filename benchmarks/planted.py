@@ -931,9 +931,12 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "decode/quantized_linear.py": [
         ("candidates", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),
-        ("screened", "chunks chosen without their bound", "maxima + norm * self.chunk_error + gap * self.chunk_size >= least", "maxima >= least"),
-        ("screened", "screened scores counted twice in the sum", "change = (exact - total[row]).exp_() - before.exp_()", "change = (exact - total[row]).exp_()"),
-        ("screened", "a bound taken off, not added", "bounds = norm[row] * self.error[chunk] + gap[row] * self.size[chunk]", "bounds = -norm[row] * self.error[chunk]"),
+        ("screened", "chunks chosen without their bound", "maxima + reach * self.chunk_error >= least", "maxima >= least"),
+        ("screened", "screened scores counted twice in the sum", "rough.flatten()[row * rough.shape[1] + token].exp_()", "0"),
+        ("screened", "a bound taken off, not added", "upper = torch.addcmul(scores[row, chunk], reach[row], self.error[chunk])", "upper = scores[row, chunk] - reach[row] * self.error[chunk]"),
+        ("screened", "a second term for all rows or none", "coarse = (gap > torch.minimum(MAX_SHARE * self.ratio * norm, self.fine)).nonzero()[:, 0]", "coarse = torch.arange(n if (gap > torch.minimum(MAX_SHARE * self.ratio * norm, self.fine)).any() else 0)"),
+        ("screened", "the bound of one term where x has two", "gap[coarse] = ", "gap[coarse] + "),
+        ("screened", "the mean left out of the sum", " + (x * self.mean).sum(-1)", ""),
     ],
     "attention/kernels/state.py": [
         ("states", "kernel: a chunk's keys do not decay to its end", "tl.exp((total - c).to(tl.float32))", "tl.exp((total - total).to(tl.float32))"),

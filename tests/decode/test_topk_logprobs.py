@@ -110,13 +110,32 @@ def assert_best(words, x, closed, count, within=SCREENED_TOLERANCE):
 
 
 def test_a_bound_on_paper():
-    """W = 127, 63.4 is 127, 63 in whole numbers: an error of 0.4, times ‖x‖ = 5. Of x nothing is left over."""
-    words, x = ScreenedLinear(torch.tensor([[127.0, 63.4]]), torch.tensor([1.0])), torch.tensor([[3.0, 4.0]])
-    scores, gap = words.screened_scores(x)
+    """W = 127, 63.4 is 127, 63 in whole numbers: an error of 0.4, times ‖x‖ = 5. Of x two terms leave nothing over. A
+    second word, the negative of the first, makes the mean of both zero."""
+    word, x = torch.tensor([[127.0, 63.4]]), torch.tensor([[3.0, 4.0]])
+    words = ScreenedLinear(torch.cat((word, -word)), torch.tensor([1.0, 1.0]))
+    scores, reach = words.screened_scores(x)
     assert_close(scores[0, 0], torch.tensor(127.0 * 3 + 63 * 4 + 1), rtol=1e-4, atol=0)
     assert_close(words.error[0, 0], torch.tensor(0.4), rtol=1e-3, atol=0)
-    assert float(gap) < 3 * 4 / 127 / 127
-    assert float(words.error[0, 0]) * 5 >= 63.4 * 4 - 63 * 4
+    assert 5 <= float(reach) < 5.1
+    assert float(words.error[0, 0] * reach) >= 63.4 * 4 - 63 * 4
+
+
+def test_a_second_term_is_for_rows_that_one_rounds_too_coarsely():
+    """x = 1, ..., 1 needs none, and random x of that length neither. One feature of 100 makes the steps of all others
+    too large, and at ten times the length a step is worth too many nats. Each row is screened as if it were alone."""
+    words, _, x = screened(1999, 7, width=512, rows=4)
+    words = ScreenedLinear(words.weight * 512**-0.5 + 1, words.bias)
+    x[0], x[2, 9], x[3] = 1.0, 100.0, 10 * x[3]
+    scores, reach = words.screened_scores(x)
+    share = reach[:, 0] / x.norm(dim=1) - 1  # of x's rounding, in parts of W's
+    assert share[0] < 1e-3
+    assert 0.5 < share[1] < quantized_linear.MAX_SHARE
+    assert (share[2:] < 0.05).all()
+    for n, row in enumerate(x):
+        alone = words.screened_scores(row[None])
+        assert torch.equal(alone[0][0], scores[n])
+        assert torch.equal(alone[1][0], reach[n])
 
 
 @settings(max_examples=25, deadline=None)
@@ -125,9 +144,9 @@ def test_no_screened_score_leaves_its_bound_and_the_best_are_the_best(seed, coun
     words, closed, x = screened(vocabulary, seed)
     x *= 10.0 ** torch.randint(-3, 2, (len(x), 1))
     x[0, 5] *= 300.0  # one feature that outweighs all others
-    scores, gap = words.screened_scores(x)
-    error = (scores[:, :vocabulary] - x.double() @ words.weight.double().T - words.bias).abs()
-    bound = x.norm(dim=1, keepdim=True) * words.error.flatten() + gap * words.size.flatten()
+    scores, reach = words.screened_scores(x)
+    error = (scores[:, :vocabulary] - x.double() @ (words.weight - words.mean).double().T - words.bias).abs()
+    bound = reach * words.error.flatten()
     assert (error <= bound[:, :vocabulary] + 1e-6).all()
     if words.topk_screened(x, closed, count) is not None:
         assert_best(words, x, closed, count, within=bound.amax(1, keepdim=True) + 1e-6)
@@ -154,11 +173,13 @@ def test_words_that_8_bits_cannot_tell_apart_are_told_apart():
 
 
 def test_a_word_whose_error_is_as_large_as_a_bound_can_be_is_found():
-    """Rounding takes 12 · 0.49 from the best word, and nothing from eight in other chunks: it has 247 against 251.8."""
-    weight, bias, near = torch.zeros(1999, 13), torch.zeros(1999), torch.arange(200, 1800, 200)
-    weight[:, 0], weight[near, 1:], weight[1900, 1:], bias[near] = 127.0, 10.0, 10.49, 4.8
-    found = assert_best(ScreenedLinear(weight, bias), torch.ones(1, 13), torch.zeros(1999, dtype=torch.uint8), 2, 1e-4)
-    assert found.tokens.tolist() == [[1900, 200]]
+    """Rounding takes 12 · 0.49 from the best word, and nothing from seven in other chunks: it has 247 against 251.8. A
+    negative of each word makes their mean zero, so that all others keep whole numbers."""
+    weight, bias, near = torch.zeros(1000, 13), torch.zeros(2000), torch.arange(5, 800, 128)
+    weight[:, 0], weight[near, 1:], weight[950, 1:], bias[near] = 127.0, 10.0, 10.49, 4.8
+    words = ScreenedLinear(torch.cat((weight, -weight)), bias)
+    found = assert_best(words, torch.ones(1, 13), torch.zeros(2000, dtype=torch.uint8), 2, 1e-4)
+    assert found.tokens.tolist() == [[950, 5]]
 
 
 def test_of_equal_words_the_lower_comes_first_screened_too():

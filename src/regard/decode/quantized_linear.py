@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 
 import torch
 from einops import rearrange
@@ -22,9 +23,11 @@ INT8_BATCH_TOLERANCE = 0.1  # in int8, of a log-probability; 0.019 is the larges
 SLICE = 64 * CHUNK  # tokens
 MIN_ROWS = 32  # rows whose logits outgrow the CPU caches
 SCREENED_TOLERANCE = (
-    2e-3  # screened, of a token's log-probability; 1.4e-3 is the largest with SmolLM2's weights, 3e-4 their mean
+    2e-3  # screened, of a token's log-probability; 1.1e-3 is the largest with SmolLM2's weights, 2e-4 their mean
 )
-SURE = 8  # so many of the best tokens are scored in float32 at least, however few are asked for
+SURE = 3e-3  # tokens as probable are scored in float32 too, however few are asked for
+FINE = 0.25  # x has one term of 8 bits if its rounding adds so much to the bound of a mean token's score at most,
+MAX_SHARE = 1.5  # and at most so many times what the rounding of W adds
 MAX_NEAR = 512  # tokens near the best in a row; to gather more takes as long as the whole product
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
 
@@ -178,24 +181,28 @@ def gather_chunks(scores: Float[Tensor, " all"], chunks: Int[Tensor, "n k"], row
 class ScreenedLinear(nn.Module):
     """x Wᵀ + b in float32. Where the best tokens are asked for, all are first screened in 8 bits, with a proven bound:
 
-    |W_i x - Ŵ_i x̂| ≤ ‖W_i - Ŵ_i‖ ‖x‖ + ‖Ŵ_i‖ ‖x - x̂‖  (Cauchy-Schwarz), where x̂ has two terms of 8 bits.
+    |C_i x - Ĉ_i x̂| ≤ ‖C_i - Ĉ_i‖ ‖x‖ + ‖Ĉ_i‖ ‖x - x̂‖  (Cauchy-Schwarz), where C_i is W_i less the mean of all rows. x̂
+    has a second term of 8 bits in those rows whose first one is too coarse.
 
     Each token that can be among the best by its bound is scored in float32, so the best are those of the whole product.
-    The probabilities' sum takes the others as they were screened. Its logarithm is off by the bound at most; since the
-    errors of many tokens nearly cancel, by far less: SCREENED_TOLERANCE holds for trained and random weights.
+    The probabilities' sum takes the others as they were screened, unless they are as probable as SURE. Its logarithm is
+    off by the bound at most; since the errors of many tokens nearly cancel, by far less: SCREENED_TOLERANCE holds for
+    trained and random weights.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
         self.weight, self.bias = weight.detach(), bias.detach()
-        self.whole, missing = MkldnnLinear(self.weight, self.bias), -len(weight) % CHUNK
-        padded = pad(self.weight, (0, 0, 0, missing))
-        self.screen = Int8Linear(padded, pad(self.bias, (0, missing), value=-torch.inf))
-        rounded = (padded / self.screen.scale[:, None]).round() * self.screen.scale[:, None]
-        error, size = torch.linalg.vector_norm(padded - rounded, dim=1), torch.linalg.vector_norm(padded, dim=1)
-        error += weight.shape[1] * torch.finfo(torch.float32).eps * size  # of the sums themselves
-        self.error, self.size = error.view(-1, CHUNK), (size + error).view(-1, CHUNK)
-        self.chunk_error, self.chunk_size = self.error.amax(1), self.size.amax(1)
+        self.whole, self.mean, missing = MkldnnLinear(self.weight, self.bias), self.weight.mean(0), -len(weight) % CHUNK
+        table = pad(self.weight - self.mean, (0, 0, 0, missing))
+        self.screen = Int8Linear(table, pad(self.bias, (0, missing), value=-torch.inf))
+        rounded = (table / self.screen.scale[:, None]).round() * self.screen.scale[:, None]
+        error, size = torch.linalg.vector_norm(table - rounded, dim=1), torch.linalg.vector_norm(table, dim=1)
+        error += weight.shape[1] * torch.finfo(torch.float32).eps * (size + self.mean.norm())  # of the sums themselves
+        size += error
+        self.ratio, self.fine = error.sum() / size.sum(), FINE / size[: len(weight)].mean()
+        self.error = torch.maximum(error, self.ratio * size).view(-1, CHUNK)  # so that size ≤ error / ratio
+        self.chunk_error = self.error.amax(1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.whole(x)
@@ -210,10 +217,11 @@ class ScreenedLinear(nn.Module):
     def topk_screened(
         self, x: Float[Tensor, "n model"], banned: UInt8[Tensor, " v"], count: int
     ) -> TopKLogProbs | None:
-        scores, gap = self.screened_scores(x)
-        rough = scores.log_softmax(-1)
-        scores.index_fill_(-1, banned.nonzero()[:, 0], -torch.inf)
-        row, token = self.near_best(scores, torch.linalg.vector_norm(x, dim=1, keepdim=True), gap, max(count, SURE))
+        scores, reach = self.screened_scores(x)
+        largest = scores.amax(-1)
+        rough = torch.log_softmax(scores, -1, out=scores)
+        total = largest - rough.amax(-1) + (x * self.mean).sum(-1)
+        row, token = self.near_best(rough.index_fill_(-1, banned.nonzero()[:, 0], -torch.inf), reach, count)
         near = torch.bincount(row, minlength=len(x))
         if near.min() < count or len(row) > MAX_NEAR * len(x):  # no row has a token near where x or W is not finite
             return None
@@ -221,38 +229,42 @@ class ScreenedLinear(nn.Module):
         parts = zip(token.split(near.tolist()), x, strict=True)
         exact = [self.weight.index_select(0, part).mul_(one).sum(-1) for part, one in parts]
         exact, first = torch.cat(exact) + self.bias[token], near.cumsum(0) - near
-        at = row * scores.shape[1] + token
-        before = rough.flatten()[at]
-        total = (scores.flatten()[at] - before)[first]
-        change = (exact - total[row]).exp_() - before.exp_()
-        total = total + total.new_zeros(len(x)).index_add_(0, row, change).log1p_()
+        change = (exact - total[row]).exp_() - rough.flatten()[row * rough.shape[1] + token].exp_()
+        total += total.new_zeros(len(x)).index_add_(0, row, change).log1p_()
         place = row * (width := int(near.max())) + torch.arange(len(row)) - first[row]
         values = exact.new_full((len(x) * width,), -torch.inf).index_copy_(0, place, exact).view(-1, width)
         values, picked = stable_topk(values, count)
         return TopKLogProbs(values - total[:, None], token[first[:, None] + picked], total.isfinite().all())
 
     def screened_scores(self, x: Float[Tensor, "n model"]) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n 1"]]:
-        """Ŵ x̂ + b, and ‖x - x̂‖."""
+        """Ĉ x̂ + b, and what a token's error is multiplied by for its bound."""
         screen, n = self.screen, len(x)
+        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
         first, size = screen.quantizer.quantize(x)
         rest = x - (first.float() - ZERO_POINT) * (size / 127)
-        second, small = screen.quantizer.quantize(rest)
-        rest -= (second.float() - ZERO_POINT) * (small / 127)
-        products = screen.product(torch.cat((first, second)))
-        scores = torch.addcmul(screen.bias, products[:n], size, out=products[:n]).addcmul_(products[n:], small)
-        return scores, torch.linalg.vector_norm(rest, dim=1, keepdim=True)
+        gap = torch.linalg.vector_norm(rest, dim=1, keepdim=True)
+        coarse = (gap > torch.minimum(MAX_SHARE * self.ratio * norm, self.fine)).nonzero()[:, 0]
+        second, small = screen.quantizer.quantize(rest[coarse])
+        products = screen.product(torch.cat((first, second)) if len(coarse) else first)
+        scores = torch.addcmul(screen.bias, products[:n], size, out=products[:n])
+        if len(coarse):
+            rest = rest[coarse] - (second.float() - ZERO_POINT) * (small / 127)
+            scores.index_add_(0, coarse, products[n:].mul_(small))
+            gap[coarse] = torch.linalg.vector_norm(rest, dim=1, keepdim=True)
+        return scores, norm + gap / self.ratio
 
     def near_best(
-        self, scores: Float[Tensor, "n v"], norm: Float[Tensor, "n 1"], gap: Float[Tensor, "n 1"], count: int
+        self, scores: Float[Tensor, "n v"], reach: Float[Tensor, "n 1"], count: int
     ) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
-        """Row and token of all that may be among the best `count` of a row: chunk by chunk, then token by token."""
+        """Row and token of all that may be among the best `count` of a row, or are as probable as SURE: chunk by chunk,
+        then token by token."""
         scores = scores.view(len(scores), -1, CHUNK)
         maxima, rows = scores.amax(-1), torch.arange(len(scores))[:, None]
         best = maxima.topk(min(count, maxima.shape[1])).indices
-        bounds = norm[:, None] * self.error[best] + gap[:, None] * self.size[best]
         # so many tokens score as much for sure
-        least = (scores[rows, best] - bounds).flatten(1).topk(count).values[:, -1:]
-        row, chunk = (maxima + norm * self.chunk_error + gap * self.chunk_size >= least).nonzero().unbind(1)
-        bounds = norm[row] * self.error[chunk] + gap[row] * self.size[chunk]
-        which, token = (scores[row, chunk] + bounds >= least[row]).nonzero().unbind(1)
+        least = (scores[rows, best] - reach[:, None] * self.error[best]).flatten(1).topk(count).values[:, -1:]
+        least = least.clamp_max(log(SURE))
+        row, chunk = (maxima + reach * self.chunk_error >= least).nonzero().unbind(1)
+        upper = torch.addcmul(scores[row, chunk], reach[row], self.error[chunk])
+        which, token = (upper >= least[row]).nonzero().unbind(1)
         return row[which], chunk[which] * CHUNK + token
