@@ -707,8 +707,9 @@ def family_page(
         f"weight decay {WEIGHT_DECAY}, cosine schedule, products in {ladder.precision}. "
         f"The learning rate is the best of {', '.join(f'{rate:g}' for rate in size.rates)} on validation, for each "
         f"recipe and task, by the first of {len(size.seeds)} seeds; figures are mean and standard deviation over these "
-        "seeds, on validation. All have rotary positions, and none the short convolution that papers on states put "
-        "before it.",
+        f"seeds, on validation ({size.held_out:,} bytes of a text; {VALID_SEQUENCES} sequences that are generated, so "
+        "that a share of single answers is known to 4 points). All have rotary positions, and none the short "
+        "convolution that papers on states put before it.",
         "",
     ]
     head = ["recipe", *(f"{row['task']}, {figure_name(row['figure'])}" for row in tasks), "rates", "parameters"]
