@@ -37,6 +37,7 @@ OFF = {"off": [{"site": "decoder.1.cross", "head": head} for head in (1, 2, 3)]}
 VIEWS: dict[str, dict[str, Any]] = {
     "start": CROSS | {"site": "decoder.1.cross", "head": 2},
     "explain": CROSS | {"explain": {"method": "integrated-gradients", "row": 2}},
+    "model": CROSS,
     "row": CROSS,
     "overview": CROSS,
     "matrix": CROSS,

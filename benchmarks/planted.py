@@ -1022,6 +1022,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("integrated gradients", "steep panels are never halved", "len(panels) < 2 * steps", "len(panels) < 0"),
         ("explain", "heads are averaged", "each.sum(0) if each.dim() == 3", "each.mean(0) if each.dim() == 3"),
         ("explain", "mean ablation is zero ablation", 'by="mean", progress=progress', "progress=progress"),
+        ("residual stream", "a norm behind the sum is taken for one before it", "post = bool(self.norms) and nearly_equal(", "post = bool(self.norms) and not nearly_equal("),
+        ("residual stream", "RMS norms behind the last layer are not frozen", "return args[0] * (self.found[-1] if given is None else next(given))", "return None"),
+        ("residual stream", "the position is the first", "int(slopes.norm(dim=-1).argmax())", "0"),
     ],
     "see/trace.py": [
         ("first cell", "a sink is chosen", "(exclusive * tells if", "(largest * tells if"),

@@ -1,6 +1,7 @@
 """Explanation methods: each has a law that can be checked, on our models and on Hugging Face's."""
 
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from regard.see.methods import (
     attribute_tokens,
     embed,
     explain,
+    find_blocks,
     frozen_model,
     gauss_legendre,
     gradient_times_input,
@@ -28,6 +30,8 @@ from regard.see.methods import (
     logit_lens,
     patch_activations,
     prediction_target,
+    recorded_streams,
+    residual_stream,
     run_again,
     value_weighted,
     value_zeroing,
@@ -262,6 +266,46 @@ def test_a_head_without_values_contributes_nothing():
     assert heads[0] == 0
     assert all(heads[1:])
     assert found.total == pytest.approx(found.logit, abs=1e-4)
+
+
+@every_model
+def test_the_residual_stream_is_the_sum_of_its_parts_up_to_the_output_of_every_layer(name):
+    trace = trace_of(name)
+    found = residual_stream(trace, 0)
+    blocks = find_blocks(trace.request.task_model.model)
+    with frozen_model(trace), recorded_streams(blocks) as streams:
+        run_again(trace)
+    on_the_way = ("sum", "norm") if "norms after" in name else ("sum",)
+    for stack, parts in found.stacks.items():
+        state, ends = parts[0].vector, {}
+        for before, part in pairwise(parts):
+            if part.kind == "sum":
+                assert part.vector.allclose(state + before.vector, atol=1e-5), part.name
+            state = part.vector if part.kind in on_the_way else state
+            ends |= {} if part.name.endswith("final norm") else {part.layer: part.vector}
+        for layer, vector in ends.items():
+            assert vector.allclose(streams[layer][0, found.positions[stack]], atol=1e-5), layer
+
+
+def test_the_parts_of_the_stream_add_up_to_the_logit_and_those_of_a_layer_to_its_heads():
+    found = residual_stream(trace_of("translator"), 3)
+    assert found.positions == {"decoder": 3, "encoder": found.positions["encoder"]}
+    assert found.contributions is not None
+    parts = {part.name: part for part in found.stacks["decoder"]}
+    added = [part.added for part in parts.values() if part.added is not None]
+    assert sum(added) + found.contributions.parts["biases"] == pytest.approx(found.logit, abs=1e-4)
+    heads = [value for name, value in found.contributions.parts.items() if name.startswith("decoder.1.cross.head")]
+    assert parts["decoder.1.cross"].added == pytest.approx(sum(heads), abs=1e-6)
+    assert parts["decoder.1.cross"].sites == ("decoder.1.cross",)
+    assert all(part.added is None for part in found.stacks["encoder"])
+    assert parts["decoder.1.feed_forward.sum"].best[0][0] == found.target.name  # the last lens is the output
+
+
+def test_a_stream_into_what_is_not_linear_says_why_nothing_adds_up():
+    found = residual_stream(trace_of("classifier"))
+    assert found.contributions is None
+    assert "not linear" in found.note
+    assert {part.kind for part in found.stacks["encoder.context.layers"]} >= {"embedding", "attention", "feed-forward"}
 
 
 def test_zeroing_a_value_that_nobody_attends_to_changes_nothing():

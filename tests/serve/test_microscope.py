@@ -45,6 +45,7 @@ KEYS |= {
     "l": "lecture",
     "s": "start",
     "e": "explain",
+    "m": "model",
     "r": "row",
 }
 COLOURS = """async ([bytes, skip]) => {
@@ -601,6 +602,7 @@ VIEWS = {
     "translate": [
         "start",
         "explain",
+        "model",
         "row",
         "overview",
         "matrix",
@@ -637,7 +639,7 @@ def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, first):
             seen += 1
     context.close()
     assert not found
-    assert seen == 18
+    assert seen == 19
     assert not viewer.wrong
 
 

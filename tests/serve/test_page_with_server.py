@@ -8,8 +8,9 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from regard.see import show, trace_model
+from regard.see import residual_stream, show, trace_model
 from regard.serve.model_store import ModelStore
+from tests.narrowing import not_none
 from tests.see.untrained_models import CAT
 
 from .browser_page import BrowserPage, open_tab
@@ -98,6 +99,38 @@ def test_a_number_on_the_page_is_the_reference_s(address, open_page, models):
     for matrix in (seen.products, seen.adjusted, seen.weights):
         assert matrix is not None
         assert_holds(view, float(matrix[2, 3]))
+
+
+def test_the_model_is_drawn_part_by_part_and_adds_up_to_the_logit(address, open_page, models):
+    open_page.page.goto(address + state(model="translate", text=CAT, view="model", prediction="~2", **CROSS))
+    view = open_page.painted("model")
+    found = residual_stream(trace_model(models["translate"], CAT), 2)
+    contributions = not_none(found.contributions)
+    assert "✓ equals" in view.locator(".law").inner_text()
+    assert_near(values(view.locator(".law")), [contributions.total, found.logit])
+    parts = {part.name: part for parts in found.stacks.values() for part in parts}
+    boxes = view.locator("[data-part]")
+    assert [one.get_attribute("data-part") for one in boxes.all()] == [*parts, "logits"]
+    part = parts["decoder.0.cross"]
+    first = view.locator("[data-part][tabindex='0']")
+    first.focus()
+    open_page.page.keyboard.press("Home")  # by keyboard alone
+    for _ in range(1 + list(parts).index(part.name)):
+        if open_page.page.evaluate("document.activeElement.dataset.part") != part.name:
+            open_page.page.keyboard.press("ArrowDown")
+    open_page.page.keyboard.press("Enter")
+    card = view.locator(".card")
+    card.get_by_role("heading", name="decoder.0.cross").wait_for()
+    norm, _, added, *rest = values(card)
+    assert_near([norm, added], [float(part.vector.norm()), not_none(part.added)])
+    heads = [value for name, value in contributions.parts.items() if name.startswith("decoder.0.cross.head")]
+    assert_near(rest[: len(heads)], heads)
+    assert_near([rest[len(heads)]], [float(part.vector[part.vector.abs().argmax()])])
+    open_page.page.wait_for_url("**part=decoder.0.cross**")
+
+
+def assert_near(found: list[float], wanted: list[float]) -> None:
+    assert found == pytest.approx(wanted, abs=1e-5)
 
 
 def test_no_text_runs_as_a_script(address, open_page):

@@ -833,7 +833,8 @@ class LogitContributions:
 
 def logit_contributions(trace: Trace, row: int = -1, option: int | None = None) -> LogitContributions:
     """The direct path of every head and feed-forward network to the logit (Elhage et al. 2021): all that is not linear
-    between them and the logit (the scales of norms) is kept as it was, so the sum is exact, in any order of norms.
+    between them and the logit (the scales of norms) is kept as it was, so the sum is exact, in any order of norms. Of
+    models of other libraries, that of every attention, all heads together, and of every feed-forward network.
 
     Examples:
         >>> found = logit_contributions(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
@@ -843,7 +844,7 @@ def logit_contributions(trace: Trace, row: int = -1, option: int | None = None) 
     target = prediction_target(trace, row, option)
     with frozen_model(trace) as model:
         if isinstance(model, ForeignModel):
-            raise ValueError("the sub-layers of other libraries' models are not known; use ablate_heads")
+            return added_parts(trace, target, record_stream(trace, model))
         stack = find_blocks(model)[-1].stack
         blocks = [block for block in find_blocks(model) if block.stack == stack]
         paths, scales = DirectPaths(), FrozenNormScales()
@@ -857,12 +858,15 @@ def logit_contributions(trace: Trace, row: int = -1, option: int | None = None) 
         share = 0.0 if gradient is None else float((branch.detach().double() * gradient.double()).sum())
         parts[name] = parts.get(name, 0.0) + share
     parts["biases"] = rest  # the logit where no branch adds anything
-    whole = float(logit.detach())
-    if abs(sum(parts.values()) - whole) > 1e-3 * max(1.0, abs(whole)):
+    return exact_sum(LogitContributions(target, parts, float(logit.detach())))
+
+
+def exact_sum(found: LogitContributions) -> LogitContributions:
+    if abs(found.total - found.logit) > 1e-3 * max(1.0, abs(found.logit)):
         raise ValueError(
             "what follows the last layer of this model is not linear, so nothing adds up; use ablate_heads"
         )
-    return LogitContributions(target, parts, whole)
+    return found
 
 
 @dataclass(eq=False)
@@ -972,6 +976,426 @@ class FrozenNormScales(TorchFunctionMode):
         return x * scale if weight is None else x * scale * weight
 
 
+# --- the residual stream, part by part ---
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPart:
+    """One part of the model as the residual stream passes it: what it gave at one position.
+
+    Args:
+        kind: the embedding, a norm, what an attention or a feed-forward network adds, or the sum behind it.
+        layer: the layer that it belongs to.
+        vector: what it gave, at the position of its stack.
+        added: what it added to the logit directly; None for what adds nothing, or where nothing adds up.
+        sites: of an attention, the names of its sites.
+        best: of the last sum of a layer, what the model would have predicted from it (the logit lens).
+
+    Examples:
+        >>> found = residual_stream(trace_model("run", "the cat sleeps", target="le chat dort"), row=1)
+        >>> [part.kind for part in found.stacks["decoder"][:4]]
+        ['embedding', 'norm', 'attention', 'sum']
+    """
+
+    name: str
+    kind: str
+    layer: str
+    vector: Float[Tensor, " width"] = field(repr=False)
+    added: float | None = None
+    sites: tuple[str, ...] = ()
+    best: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualStream:
+    """The whole model as one position of the residual stream passes it, from the embedding to the logits.
+
+    Args:
+        stacks: the parts of each stack of layers in the order in which they ran; the prediction is read from the last.
+        positions: of each stack: in the last the one from which the prediction is read, in others the one to which
+            the last attention between the two attends most.
+        contributions: what adds up to the logit, or None.
+        note: why nothing adds up, where nothing does.
+
+    Examples:
+        >>> found = residual_stream(trace_model("run", "the cat sleeps", target="le chat dort"), row=1)
+        >>> found.positions["decoder"], list(found.stacks)
+        (1, ['encoder', 'decoder'])
+        >>> first, norm, attention, total = found.stacks["decoder"][:4]
+        >>> bool(total.vector.allclose(first.vector + attention.vector, atol=1e-5))
+        True
+    """
+
+    target: PredictionTarget
+    stacks: Mapping[str, tuple[StreamPart, ...]]
+    positions: Mapping[str, int]
+    logit: float
+    contributions: LogitContributions | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class StreamStep:
+    """What a part gave at all positions; of a norm behind a sum, also what it read."""
+
+    name: str
+    kind: str
+    block: LayerBlock
+    states: Float[Tensor, "t width"]
+    normed: tuple[nn.Module, Tensor] | None = None
+    sites: tuple[str, ...] = ()
+
+
+def residual_stream(
+    trace: Trace, row: int = -1, option: int | None = None, *, progress: ProgressBar = no_progress
+) -> ResidualStream:
+    """Every part of the model that the residual stream passes, with what it gave at the prediction's own position and
+    what it added to the logit.
+
+    Of models of other libraries, whose sub-layers have no common names, they are found by their numbers: the stream
+    before and behind each norm, and which module gave the difference. Where no module did, it is refused.
+
+    Examples:
+        >>> found = residual_stream(trace_model("run", "the cat sleeps", target="le chat dort"), row=1)
+        >>> parts = [part for parts in found.stacks.values() for part in parts if part.added is not None]
+        >>> total = sum(part.added for part in parts) + found.contributions.parts["biases"]
+        >>> abs(total - found.logit) < 1e-3
+        True
+    """
+    target = prediction_target(trace, row, option)
+    with frozen_model(trace) as model:
+        steps = record_stream(trace, model)
+        last = steps[-1].block
+        logit, slopes = stream_gradient(trace, target, last)
+        places = {last.stack: int(slopes.norm(dim=-1).argmax())}
+        for step in steps:
+            if step.block.stack not in places:
+                places[step.block.stack] = attended_position(trace, len(step.states), places[last.stack])
+        try:
+            found, note = logit_contributions(trace, target.row, target.option), ""
+        except ValueError as error:
+            found, note = None, str(error)
+    lens = logit_lens(trace, progress=progress)
+    stacks: dict[str, list[StreamPart]] = {}
+    ends = {step.block.name: step for step in steps if step.name != final_norm_name(step.block)}
+    for step in steps:
+        layer, place = step.block.name, places[step.block.stack]
+        best = (
+            tuple(lens.best(lens.layers.index(layer), target.row))
+            if step is ends[layer] and layer in lens.layers
+            else ()
+        )
+        added = None if found is None or step.block.stack != last.stack else part_of(found, step)
+        part = StreamPart(step.name, step.kind, layer, step.states[place].float(), added, step.sites, best)
+        stacks.setdefault(step.block.stack, []).append(part)
+    return ResidualStream(target, {name: tuple(parts) for name, parts in stacks.items()}, places, logit, found, note)
+
+
+def part_of(found: LogitContributions, step: StreamStep) -> float | None:
+    """What a part added: of an attention, its heads together."""
+    mine = [value for name, value in found.parts.items() if name == step.name or name.startswith(f"{step.name}.head ")]
+    return sum(mine) if mine and step.kind not in ("norm", "sum") else None
+
+
+def attended_position(trace: Trace, tokens: int, query: int) -> int:
+    """Of a text of so many tokens, that to which the last attention to it attends most at this query."""
+    sites = [trace.site(name) for name in trace.attention_names]
+    fits = [site for site in sites if site.site_name.queries != site.site_name.keys and site.shape[1] == tokens]
+    return int(mean_weights(fits[-1])[query].argmax()) if fits and query < fits[-1].shape[0] else 0
+
+
+def stream_gradient(
+    trace: Trace, target: PredictionTarget, last: LayerBlock, scales: "FrozenNormScales | None" = None
+) -> tuple[float, Float[Tensor, "t width"]]:
+    """The logit, and its gradient with respect to the residual stream behind the last layer."""
+    kept: list[Tensor] = []
+
+    def leaf(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        kept.append(stream_of(output).detach().requires_grad_())
+        return with_stream(output, kept[-1])
+
+    with torch.enable_grad(), hook_modules([(last.module, leaf)]), scales or ExitStack():
+        logit = run_again(trace)[target.row, target.option]
+        (slopes,) = torch.autograd.grad(logit, kept[-1:], allow_unused=True)
+    return float(logit.detach()), torch.zeros_like(kept[-1])[0] if slopes is None else slopes[0]
+
+
+def record_stream(trace: Trace, model: nn.Module) -> list[StreamStep]:
+    """What every part of every stack of layers gave, in the order in which they ran."""
+    recorders = [StreamRecorder(block) for block in find_blocks(model)]
+    cores = [(core, note_site(recorders, site.name, core, layer)) for core, layer, site in find_sites(model)]
+    inside = {id(part) for recorder in recorders for part in recorder.block.module.modules()}
+    norms = [part for part in model.modules() if is_norm(part) and id(part) not in inside]
+    ran: list[StreamRecorder] = []  # the last layer that has run comes last
+    final: dict[str, StreamStep] = {}
+
+    def note_norm(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if ran and isinstance(output, Tensor) and output.shape[1:] == ran[-1].state.shape:
+            block = ran[-1].block
+            final[block.stack] = StreamStep(final_norm_name(block), "norm", block, output.detach()[0])
+
+    def note_run(recorder: StreamRecorder) -> Callable[..., None]:
+        return lambda module, args, kwargs, output: ran.append(recorder)
+
+    with ExitStack() as stack:
+        stack.enter_context(hook_modules(cores))
+        stack.enter_context(hook_modules((part, note_norm) for part in norms))
+        stack.enter_context(hook_modules((each.block.module, note_run(each)) for each in recorders))
+        for recorder in recorders:
+            stack.enter_context(recorder.recorded())
+        run_again(trace)
+    seen: set[str] = set()
+    steps = []
+    for recorder in recorders:
+        block, states = recorder.block, recorder.start
+        if states is None:
+            raise ValueError(f"{recorder.block.name} did not run, so the residual stream is not known")
+        if block.stack not in seen:
+            name = "embedding" if block.stack == recorders[-1].block.stack else f"{block.stack}.embedding"
+            steps.append(StreamStep(name, "embedding", block, states))
+            seen.add(block.stack)
+        steps += recorder.steps
+    ends = [n for n, step in enumerate(steps) if n + 1 == len(steps) or steps[n + 1].block.stack != step.block.stack]
+    for n in reversed(ends):
+        steps[n + 1 : n + 1] = [final[steps[n].block.stack]] if steps[n].block.stack in final else []
+    return steps
+
+
+def final_norm_name(block: LayerBlock) -> str:
+    return f"{block.stack}.final norm"
+
+
+def is_norm(module: nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower()
+
+
+def note_site(
+    recorders: "Sequence[StreamRecorder]", name: str, core: nn.Module, layer: nn.Module
+) -> Callable[..., None]:
+    mine = [each for each in recorders if holds(each.block.module, {id(core), id(layer)})]
+
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        for recorder in mine:
+            recorder.sites.append(name)
+
+    return hook
+
+
+def nearly_equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and float((a - b).abs().max()) <= 1e-4 * max(1e-3, float(b.abs().max()))
+
+
+@dataclass(eq=False)
+class StreamRecorder:
+    """What the parts of one layer gave in one call of the model.
+
+    Args:
+        start: the stream as the layer read it.
+        state: the stream so far.
+        outputs: what modules of the layer gave that could be added to it.
+        sites: the attentions that have run since the last sum.
+    """
+
+    block: LayerBlock
+    start: Tensor | None = None
+    state: Tensor = field(default_factory=lambda: torch.zeros(0))
+    norms: list[tuple[nn.Module, Tensor, Tensor, tuple[str, ...], int]] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    sites: list[str] = field(default_factory=list)
+    steps: list[StreamStep] = field(default_factory=list)
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        module = self.block.module
+        residuals = [part for part in module.modules() if isinstance(part, Residual)]
+        names = {id(part): path for path, part in module.named_modules()}
+        with ExitStack() as stack:
+            stack.enter_context(hook_modules([(module, self.enter)], before=True))
+            for part in residuals:
+                name = names[id(part)].replace("residual_", "")
+                stack.enter_context(hook_modules([(part, self.follow(name))], before=True))
+            if not residuals:
+                inside = [part for part in module.modules() if part is not module]
+                stack.enter_context(hook_modules((part, self.note) for part in inside))
+                stack.enter_context(hook_modules([(module, self.leave)]))
+            yield
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
+        first = given[0] if given else torch.zeros(1, 0, 0)
+        self.start = self.state = first.detach()[0]
+        self.norms, self.outputs, self.sites, self.steps = [], [], [], []
+
+    def add(self, name: str, kind: str, states: Tensor, normed: tuple[nn.Module, Tensor] | None = None) -> None:
+        path = f"{self.block.name}.{name}"
+        sites = tuple(self.sites) if kind == "attention" else ()
+        self.steps.append(StreamStep(path, kind, self.block, states, normed, sites))
+
+    def branch(self, name: str, added: Tensor) -> None:
+        """A sub-layer, and the sum behind it."""
+        self.add(name, "attention" if self.sites else "feed-forward", added)
+        self.state = self.state + added
+        self.add(f"{name}.sum", "sum", self.state)
+        self.sites.clear()
+
+    # --- our layers ---
+
+    def follow(self, name: str) -> Callable[..., Any]:
+        def hook(part: Residual, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+            stream, function, project = args
+
+            def normed(y: Tensor) -> Tensor:
+                if not part.norms_sum:
+                    self.add(f"{name}.norm", "norm", y.detach()[0])
+                return function(y)
+
+            def ended(y: Tensor) -> None:
+                self.branch(name, y.detach()[0])
+                if part.norms_sum:
+                    normal = (part.norm(self.state)).detach()
+                    self.add(f"{name}.norm", "norm", normal, (part.norm, self.state))
+                    self.state = normal
+
+            return (stream, normed, ObservedProjection(project, ended)), kwargs
+
+        return hook
+
+    # --- those of others ---
+
+    def note(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
+        """A module inside the layer has run."""
+        found = stream_of(output) if isinstance(output, Tensor | tuple) and len(output) else None
+        if not isinstance(found, Tensor) or self.start is None or found.shape[1:] != self.start.shape:
+            return
+        self.outputs.append(found.detach()[0])
+        if is_norm(module) and args and isinstance(args[0], Tensor):
+            sites = tuple(self.sites)
+            self.norms.append((module, args[0].detach()[0], found.detach()[0], sites, len(self.outputs)))
+
+    def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """The layer has run: which norms read the stream, and which module gave what was added between them?"""
+        end = stream_of(output).detach()[0]
+        post = bool(self.norms) and nearly_equal(self.norms[-1][2], end)
+        seen, done = list(self.sites), 0
+        for norm, read, gave, sites, count in self.norms:
+            self.sites = list(sites[done:])
+            if nearly_equal(read, self.state):
+                self.add(self.next_norm, "norm", gave)
+            elif self.was_given(read - self.state, count):
+                self.branch(self.sublayer(), read - self.state)
+                done = len(sites)
+                self.add(self.next_norm, "norm", gave, (norm, read) if post else None)
+                self.state = gave if post else self.state
+        self.sites = seen[done:]
+        if not nearly_equal(self.state, end):
+            if not self.was_given(end - self.state, len(self.outputs)):
+                raise ValueError(
+                    f"what the sub-layers of {self.block.name} add is no module's output, so its parts are not known; "
+                    "use the logit lens"
+                )
+            self.branch(self.sublayer(), end - self.state)
+
+    @property
+    def next_norm(self) -> str:
+        return f"norm {1 + sum(step.kind == 'norm' for step in self.steps)}"
+
+    def was_given(self, added: Tensor, count: int) -> bool:
+        return any(nearly_equal(each, added) for each in self.outputs[:count])
+
+    def sublayer(self) -> str:
+        if not self.sites:
+            return "feed_forward"
+        return "cross" if self.sites[-1].endswith("cross") else "attention"
+
+
+class ObservedProjection(nn.Module):
+    """The last projection of a sub-layer, whose result is shown to a function."""
+
+    def __init__(self, project: nn.Module, show: Callable[[Tensor], None]):
+        super().__init__()
+        self.projection, self.show = [project], show
+
+    def forward(self, y: Tensor) -> Tensor:
+        (project,) = self.projection
+        found = project(y)
+        self.show(found)
+        return found
+
+
+def added_parts(trace: Trace, target: PredictionTarget, steps: Sequence[StreamStep]) -> LogitContributions:
+    """What each part of the last stack adds to the logit, where a sum or the frozen norms behind it lead there."""
+    last = steps[-1].block
+    mine = [step for step in steps if step.block.stack == last.stack]
+    ratios = FrozenRatios(trace)
+    scales = FrozenNormScales()
+    with ratios.applied():
+        logit, slopes = stream_gradient(trace, target, last, scales)
+    parts: dict[str, float] = {}
+    base = torch.zeros_like(slopes)
+    for n, step in enumerate(mine):
+        if step.normed is not None:
+            linear, bias = freeze_norm(*step.normed, step.states)
+            base = linear(base) + bias
+        if step.kind in ("norm", "sum"):
+            continue
+        vector = step.states
+        for later in mine[n + 1 :]:
+            if later.normed is not None:
+                vector = freeze_norm(*later.normed, later.states)[0](vector)
+        parts[step.name] = parts.get(step.name, 0.0) + float((vector.double() * slopes.double()).sum())
+    with ratios.applied(again=True), replaced_stream(last, base[None]), FrozenNormScales(iter(scales.found)):
+        parts["biases"] = float(run_again(trace)[target.row, target.option])
+    return exact_sum(LogitContributions(target, parts, logit))
+
+
+def freeze_norm(norm: nn.Module, read: Tensor, gave: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """A norm as the linear map that it was where it read this, and its bias."""
+    if isinstance(norm, nn.LayerNorm):
+        scale = (read.var(-1, unbiased=False, keepdim=True) + norm.eps).rsqrt()
+        weight = 1.0 if norm.weight is None else norm.weight.detach()
+
+        def linear(x: Tensor) -> Tensor:
+            return (x - x.mean(-1, keepdim=True)) * scale * weight
+
+    else:
+        ratio = element_ratio(read, gave)
+
+        def linear(x: Tensor) -> Tensor:
+            return x * ratio
+
+    return linear, gave - linear(read)
+
+
+def element_ratio(read: Tensor, gave: Tensor) -> Tensor:
+    """By what a norm without a mean multiplied each number."""
+    return torch.where(read == 0, 0.0, gave / torch.where(read == 0, 1.0, read)).detach()
+
+
+class FrozenRatios:
+    """RMS norms behind the last layer that a library has written out itself: they multiply as in the first call."""
+
+    def __init__(self, trace: Trace):
+        model = trace.request.task_model.model
+        blocks = {id(part) for block in find_blocks(model) for part in block.module.modules()}
+        known = (nn.LayerNorm, nn.RMSNorm)  # those are frozen by the function that they call
+        self.norms = [
+            part for part in model.modules() if is_norm(part) and id(part) not in blocks and not isinstance(part, known)
+        ]
+        self.found: list[Tensor] = []
+
+    @contextmanager
+    def applied(self, *, again: bool = False) -> Iterator[None]:
+        given = iter(self.found) if again else None
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any) -> Any:
+            if given is None:
+                self.found.append(element_ratio(args[0].detach(), output.detach()))
+            return args[0] * (self.found[-1] if given is None else next(given))
+
+        with hook_modules((part, hook) for part in self.norms):
+            yield
+
+
 # --- the methods by name ---
 
 
@@ -989,7 +1413,7 @@ class TokenMatrices:
     axes: Mapping[str, tuple[str, str]]
 
 
-Explanation = HeadEffects | TokenScores | TokenMatrices | LogitLens | LogitContributions
+Explanation = HeadEffects | TokenScores | TokenMatrices | LogitLens | LogitContributions | ResidualStream
 """What a method finds.
 
 Examples:
@@ -1040,6 +1464,7 @@ METHODS: dict[str, Callable[[Trace, int, ProgressBar], Explanation]] = {
     "attention-gradient": lambda trace, row, progress: by_site(trace, attention_times_gradient(trace, row)),
     "lens": lambda trace, row, progress: logit_lens(trace, progress=progress),
     "contributions": lambda trace, row, progress: logit_contributions(trace, row),
+    "residual-stream": lambda trace, row, progress: residual_stream(trace, row, progress=progress),
 }
 """The methods that explain a prediction, by name; `regard look --method` and the page take one.
 

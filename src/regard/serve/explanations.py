@@ -25,6 +25,8 @@ from regard.see.methods import (
     LogitLens,
     PatchEffects,
     PredictionTarget,
+    ResidualStream,
+    StreamPart,
     TokenMatrices,
     TokenScores,
     explain,
@@ -160,6 +162,47 @@ def serialize_explanation(trace: Trace, found: Explanation) -> dict[str, Any]:
                 "target": serialize_target(found.target),
                 "parts": dict(found.parts),
             } | sums
+        case ResidualStream():
+            return serialize_stream(trace, found)
+
+
+MAX_STREAM_NUMBERS = 200_000  # of all vectors of a residual stream together; of more the largest entries alone are sent
+TOP_ENTRIES = 8
+
+
+def serialize_stream(trace: Trace, found: ResidualStream) -> dict[str, Any]:
+    """Every part with its norm, its largest entries and what it added; of an attention, each head's share too."""
+    parts = {} if found.contributions is None else found.contributions.parts
+    numbers = sum(len(part.vector) for some in found.stacks.values() for part in some)
+
+    def serialize_part(part: StreamPart) -> dict[str, Any]:
+        top = part.vector.abs().topk(min(TOP_ENTRIES, len(part.vector))).indices.tolist()
+        heads = [value for name, value in parts.items() if name.startswith(f"{part.name}.head ")]
+        return {
+            "name": part.name,
+            "kind": part.kind,
+            "layer": part.layer,
+            "norm": float(part.vector.norm()),
+            "top": [[n, float(part.vector[n])] for n in top],
+            "vector": part.vector.tolist() if numbers <= MAX_STREAM_NUMBERS else None,
+            "width": len(part.vector),
+            "added": part.added,
+            "heads": heads,
+            "sites": part.sites,
+            "best": part.best,
+        }
+
+    stacks = []
+    for name, some in found.stacks.items():
+        axis, place = axis_of_layer(trace, some[0].layer), found.positions[name]
+        labels = trace.axes[axis].labels if axis in trace.axes else ()
+        label = labels[place] if place < len(labels) else str(place)
+        where = {"name": name, "axis": axis, "position": place, "label": label}
+        stacks.append(where | {"parts": [serialize_part(part) for part in some]})
+    best = trace.predictions.best(found.target.row, LENS_OPTIONS)
+    sums = {"total": sum(parts.values()) if parts else None, "biases": parts.get("biases"), "note": found.note}
+    about = {"kind": "stream", "target": serialize_target(found.target), "logit": found.logit, "best": best}
+    return about | sums | {"stacks": stacks}
 
 
 def serialize_target(target: PredictionTarget) -> dict[str, Any]:

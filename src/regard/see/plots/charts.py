@@ -11,7 +11,15 @@ from torch import Tensor
 
 from regard.data.graphs import Graph
 from regard.models.graph import EdgeWeights
-from regard.see.methods import HeadEffects, LogitContributions, LogitLens, TokenMatrices, TokenScores, explain
+from regard.see.methods import (
+    HeadEffects,
+    LogitContributions,
+    LogitLens,
+    ResidualStream,
+    TokenMatrices,
+    TokenScores,
+    explain,
+)
 from regard.see.plots.attention_maps import assert_weights, to_cpu_double, word_labels
 from regard.see.plots.panels import (
     Axis,
@@ -387,7 +395,7 @@ def token_scores_view(trace: Trace, found: TokenScores, what: str) -> View:
     return View(tuple(rows), notes=(("", note),))
 
 
-def target_name(trace: Trace, found: TokenScores | HeadEffects | LogitContributions) -> str:
+def target_name(trace: Trace, found: TokenScores | HeadEffects | LogitContributions | ResidualStream) -> str:
     target = found.target
     row = trace.predictions.rows[target.row]
     return f"{visible_text(target.name)!r}" + (f" at {visible_text(row)!r}" if row != target.name else "")
@@ -450,6 +458,35 @@ def contributions_view(trace: Trace, found: LogitContributions) -> View:
     return View((PanelRow((panel,)),), notes=(("", f"{note}{target_name(trace, found)} is {found.logit:.3f}"),))
 
 
+def residual_stream_view(trace: Trace, found: ResidualStream, note: str) -> View:
+    """The parts of each stack in their order: the norm of what each gave, and what it added to the logit."""
+    rows = []
+    for name, parts in found.stacks.items():
+        down = Axis("part", tuple(truncate_label(part.name.removeprefix(f"{name}."), 30) for part in parts))
+        norms = torch.tensor([[float(part.vector.norm())] for part in parts], dtype=torch.float64)
+        panels = [
+            Panel(
+                "norm", norms, ColourScale("weights", 0.0, float(norms.max()), "norm"), None, down, Axis("norm", ("",))
+            )
+        ]
+        added = torch.tensor([[part.added or 0.0] for part in parts], dtype=torch.float64)
+        there = torch.tensor([[part.added is not None] for part in parts])
+        if there.any():
+            panels.append(
+                Panel("added", added, ColourScale.of(added[there], "added"), there, down, Axis("added", ("",)))
+            )
+        rows.append(PanelRow(tuple(panels), heading=f"{name} at position {found.positions[name]}"))
+    lines = [
+        (part.name, f"{float(part.vector.norm()):.4g}" + ("" if part.added is None else f", added {part.added:+.4f}"))
+        for parts in found.stacks.values()
+        for part in parts
+    ]
+    total = "" if found.contributions is None else f"; with biases all add up to {found.contributions.total:.3f}"
+    why = f"; {found.note}" if found.note else ""
+    end = f"{note}; the logit of {target_name(trace, found)} is {found.logit:.3f}{total}{why}"
+    return View(tuple(rows), notes=(*lines, ("", end)))
+
+
 METHOD_NOTES = {
     "heads": "without each head",
     "mean-heads": "where each head gives its mean over the queries",
@@ -463,6 +500,7 @@ METHOD_NOTES = {
     "attention-gradient": "to first order, what each weight adds to the logit, all heads",
     "lens": "what each layer would have predicted, were it the last",
     "contributions": "what each part adds to the logit",
+    "residual-stream": "the norm of what each part gave, and what it added to the logit",
 }
 """What the numbers of each method are, by its name in `regard.see.methods.METHODS`.
 
@@ -487,3 +525,5 @@ def method_view(trace: Trace, method: str, row: int, progress: ProgressBar) -> V
             return lens_view(trace, found, note)
         case LogitContributions():
             return contributions_view(trace, found)
+        case ResidualStream():
+            return residual_stream_view(trace, found, note)

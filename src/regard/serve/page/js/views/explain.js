@@ -5,9 +5,9 @@ import { button, h, replace, say, shortened } from "../dom.js";
 import { choices } from "../side.js";
 import { store } from "../store.js";
 import { dark } from "../paint.js";
-import { siteOf, View } from "../view.js";
+import { View } from "../view.js";
 import { again } from "./head.js";
-import { clamp, field, listField, places } from "./parts.js";
+import { clamp, field, listField, places, usualRow } from "./parts.js";
 import { drawn } from "./explanations.js";
 
 // name → [label, what its numbers say]; the names are those of `regard look --method`
@@ -67,7 +67,7 @@ class Explain extends View {
     const asked = read(state.explain);
     const rows = trace.rows ?? [];
     if (!rows.length && !ALWAYS.includes(asked.method)) [asked.method] = ALWAYS;
-    const row = clamp(asked.row ?? usual(trace, state, rows), 0, Math.max(rows.length - 1, 0));
+    const row = clamp(asked.row ?? usualRow(trace, state, rows), 0, Math.max(rows.length - 1, 0));
     this.now = { trace, state, method: asked.method, row, other: asked.other, part: asked.part };
     if (this.fresh("form", trace.id, asked, row)) this.form(rows);
     const patching = asked.method === "patching";
@@ -172,12 +172,6 @@ class Explain extends View {
     say(`${METHODS[method][0]}: ${shortened(text, 160)}`, this);
     this.dataset.painted = request;
   }
-}
-
-// the prediction of the chosen query, where queries predict; else the last
-function usual(trace, state, rows) {
-  const site = siteOf(trace, state);
-  return site?.queries === "written" && site.n_q === rows.length ? state.query : rows.length - 1;
 }
 
 // what the address says of it

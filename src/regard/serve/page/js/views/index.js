@@ -82,6 +82,16 @@ export const VIEWS = [
     tells: "A weight says what was read; these methods run the model again and say what it did to one prediction. Choose a method and a prediction.",
   },
   {
+    name: "model",
+    label: "Model",
+    key: "m",
+    group: "Explain",
+    load: () => import("./model.js"),
+    fits: (trace) => seen(trace) && (trace.rows ?? []).length > 0,
+    needs: "This model predicts nothing, so nothing can be followed to a logit; choose another model.",
+    tells: "The residual stream at one position, from top to bottom: a box is a part of the model, a bar what it added to the logit. Click a part for its vector.",
+  },
+  {
     name: "row",
     label: "Row",
     key: "r",

@@ -59,7 +59,7 @@ class Lines extends View {
     const { subject, heads } = this.now;
     if (!this.many) return replace(this.#legend);
     this.words = await import("./several.js");
-    if (this.now.subject !== subject) return undefined;
+    if (this.now.subject.join() !== subject.join()) return undefined;
     replace(this.#legend, this.words.headLegend(heads, store.state, "a line for each head, in its colour"));
     return this.card();
   }

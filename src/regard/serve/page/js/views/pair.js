@@ -2,11 +2,10 @@
 
 import * as api from "../api.js";
 import { digits, figure, h, replace, say, table, token } from "../dom.js";
-import { dark, fit, inks } from "../paint.js";
+import { dark } from "../paint.js";
 import { store } from "../store.js";
 import { isOff, labels, latest, siteOf, View } from "../view.js";
-
-const TALL = 68;
+import { bars } from "./bars.js";
 
 class Pair extends View {
   #pickers = h.div({ class: "pickers" });
@@ -173,24 +172,6 @@ class Pair extends View {
 
 function plain(name) {
   return (name || "softmax").replace(/\(\)$/, "").toLowerCase();
-}
-
-// blue above, orange below, the line of nothing between; `most` reaches to the edge
-function bars(canvas, values, most, width, at) {
-  const context = fit(canvas, width, TALL);
-  const ink = inks();
-  const wide = width / values.length;
-  values.forEach((value, n) => {
-    const length = (value / most) * (TALL / 2 - 4);
-    context.fillStyle = value < 0 ? ink.gold : ink.accent;
-    context.fillRect(n * wide, TALL / 2 - Math.max(length, 0), Math.max(wide - (wide > 3 ? 1 : 0), 0.5), Math.abs(length));
-  });
-  context.fillStyle = ink.frame;
-  context.fillRect(0, TALL / 2, width, 1);
-  if (at < 0) return;
-  context.strokeStyle = ink.ink;
-  context.lineWidth = 1.5;
-  context.strokeRect(at * wide - 1, 2, Math.max(wide, 4), TALL - 4);
 }
 
 customElements.define("regard-pair", Pair);

@@ -3,7 +3,7 @@
 import { button, clamp, digits, drawing, figure, h, shortened, shown, token } from "../dom.js";
 import { colour, readable } from "../paint.js";
 import { store } from "../store.js";
-import { strongest } from "../view.js";
+import { siteOf, strongest } from "../view.js";
 
 export { button, clamp };
 
@@ -90,6 +90,12 @@ export function walk(node, { at, count, go }) {
     event.preventDefault();
     go(clamp(to[event.key], 0, count() - 1));
   });
+}
+
+// the prediction of the chosen query, where queries predict; else the last
+export function usualRow(trace, state, rows) {
+  const site = siteOf(trace, state);
+  return site?.queries === "written" && site.n_q === rows.length ? state.query : rows.length - 1;
 }
 
 // a text, the stronger a token weighs the darker behind it; and the strongest with their numbers

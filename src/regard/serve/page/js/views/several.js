@@ -72,24 +72,24 @@ export function headLegend(heads, state, note) {
 
 // the exact weight of every head in one cell, and what each attends to most in its row
 export function headsCard(card, { row, column, heads, rows, names }) {
-  const line = (one, n) => {
-    const [best] = strongest(rows[n], 1, Number.MIN_VALUE);
-    return [named(one, n), figure(rows[n][column], 4), best === undefined ? "–" : h.td({ class: "right" }, token(names.across[best]), " ", figure(rows[n][best], 2))];
-  };
+  const line = (one, n) => [named(one, n), figure(rows[n][column], 4)];
+  const most = (one, n) => strongest(rows[n], 1, Number.MIN_VALUE).map((key) => [named(one, n), token(names.across[key])]);
   replace(
     card,
     h.section(attends(names.down[row], names.across[column]), h.p({ class: "muted small" }, `query ${row}, key ${column}`)),
-    h.section({ class: "sideways", tabindex: "0", role: "region", "aria-label": "Weights of the heads" }, table(["head", "weight", "strongest key"], heads.map(line), { class: "plain by-head" })),
+    h.section(table(["head", "weight"], heads.map(line), { class: "plain by-head" })),
+    h.section(h.h3("Strongest key of this row"), table([], heads.flatMap(most), { class: "plain by-head" })),
     h.section(button("q, k, v", () => store.go({ query: row, key: column, view: "pair" }))),
   );
 }
 
 // one token, and [query, key, weight, which head] of those it is tied to; `at` says which of the two is the other token
 export function tokenHeads(card, name, what, found, { heads, others, at }) {
-  const rows = found.map((one) => [named(heads[one[3]], one[3]), token(others[one[at]]), figure(one[2], 4)]);
+  const short = ({ site, head }, n) => h.th({ scope: "row", title: site.name }, swatch(n), h.span({ class: "hidden-text" }, `${site.name}, `), `head ${head}`);
+  const rows = found.map((one) => [short(heads[one[3]], one[3]), token(others[one[at]]), figure(one[2], 4)]);
   replace(
     card,
     h.section(h.h3({ class: "headline" }, token(name), h.span({ class: "muted" }, what))),
-    h.section({ class: "sideways", tabindex: "0", role: "region", "aria-label": "Weights of the heads" }, table(["head", "token", "weight"], rows, { class: "plain by-head" })),
+    h.section(table(["head", "token", "weight"], rows, { class: "plain by-head" })),
   );
 }
