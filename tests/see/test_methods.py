@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.core import hook_attention
+from regard.models.seq2seq import inference_mode
 from regard.see import Edits, HeadOff, Mask, Temperature, methods, trace_with_edits
 from regard.see.methods import (
     METHODS,
@@ -38,9 +39,11 @@ from regard.see.methods import (
 )
 from regard.see.plots.charts import METHOD_NOTES, method_view
 from regard.see.plots.draw import ascii
-from regard.see.trace import Trace, trace_model
+from regard.see.trace import Trace, load_pretrained, trace_model
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import no_progress
+from regard.tasks.protocol import TaskInput, no_progress
+from regard.tasks.registry import get_task
+from tests.interop.checkpoints import CHECKPOINTS, SENTENCES
 from tests.narrowing import assert_is_instance
 from tests.see.untrained_models import CAT, classifier, example_input, generator, image_classifier, tagger, translator
 
@@ -381,3 +384,56 @@ def test_every_method_is_drawn(method):
 def test_an_unknown_method_names_those_there_are():
     with pytest.raises(ValueError, match="no method is called 'magic'; there are heads"):
         method_view(trace_of("tagger"), "magic", 0, no_progress)
+
+
+# --- many copies at once ---
+
+OTHER_TEXT = "a man carries the light box and the cat sleeps"
+
+
+FOREIGN = ["Marian", "GPT-2", "BERT", "BERT, masks"]
+
+
+@pytest.mark.parametrize("name", [*MODELS, "bahdanau", *FOREIGN])
+def test_inputs_of_other_lengths_in_one_batch_change_no_logit(name, tmp_path):
+    if name in FOREIGN:
+        CHECKPOINTS[name].save(tmp_path)
+        task_model = load_pretrained(tmp_path)
+    else:
+        task_model = translator(name) if name == "bahdanau" else model_of(name)
+    texts = SENTENCES if name in FOREIGN else [CAT, OTHER_TEXT, "the cat"]
+    task = get_task(task_model.settings.task)
+    pairs = zip(texts, reversed(texts), strict=True)  # of other lengths on either side
+    encoded = [task.encode(task_model, TaskInput(text, target=other)) for text, other in pairs]
+    with inference_mode(task_model.model):
+        alone = [task.forward(task_model.model, one) for one in encoded]
+        together = task.forward_batch(task_model.model, encoded)
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 2048])
+def test_what_a_head_and_a_token_are_worth_does_not_depend_on_how_many_are_tried_at_once(monkeypatch, tokens):
+    monkeypatch.setattr(methods, "TOKENS_AT_ONCE", tokens)
+    trace = trace_of("translator")
+    heads, words = ablate_heads(trace, row=2, by="mean"), leave_one_out(trace, row=2)
+    monkeypatch.setattr(methods, "TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr(methods, "MAX_RECORD", 0)  # and nothing before an attention is taken from a record
+    one_by_one = ablate_heads(trace, row=2, by="mean")
+    for name, found in heads.effects.items():
+        assert found.allclose(one_by_one.effects[name], atol=1e-5)
+    for name, found in leave_one_out(trace, row=2).scores.items():
+        assert found.allclose(words.scores[name], atol=1e-5)
+
+
+def test_what_comes_before_a_head_is_not_computed_again():
+    trace, ran = trace_of("translator"), []
+    layer = layer_of(trace, "encoder.0")
+    hook = layer.get_submodule("query").register_forward_hook(lambda part, args, output: ran.append(output))
+    try:
+        ablate_heads(trace, row=0)
+    finally:
+        hook.remove()
+    first, *again = ran
+    assert again
+    assert all(one[:1].equal(first) for one in again)  # taken from the record, bit for bit

@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.world.splitmix import combine_seeds, random_key, random_keys
@@ -138,6 +139,21 @@ class LongPolicy(StrEnum):
     REFUSE = "refuse"  # a ValueError
     DROP = "drop"  # left out and counted
     ALONE = "alone"  # a batch of its own, over the budget if need be
+
+
+def collate_inputs(inputs: Sequence[Sequence[Tensor | None]]) -> tuple[Tensor | None, ...]:
+    """The arguments of several calls, each a batch of one, as those of one: padded with 0 to the longest."""
+
+    def collate(parts: Sequence[Tensor | None]) -> Tensor | None:
+        some = [part for part in parts if part is not None]
+        if len(some) < len(parts):
+            return None
+        sizes = torch.tensor([part.shape[1:] for part in some]).amax(0).tolist() if some[0].dim() > 1 else []
+        missing = [[size - have for size, have in zip(sizes, part.shape[1:], strict=True)] for part in some]
+        sides = [[n for many in reversed(each) for n in (0, many)] for each in missing]
+        return torch.cat([pad(part, each) for part, each in zip(some, sides, strict=True)])
+
+    return tuple(collate(parts) for parts in zip(*inputs, strict=True))
 
 
 def exceeds_limit(source: Any, target: Any, tokens: int, limit: int | None) -> Any:

@@ -13,8 +13,8 @@ our models, and for those of Hugging Face and torch wherever a trace does; what 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, Literal
+from itertools import islice, pairwise
+from typing import Any, Literal, TypeVar
 
 import torch
 from einops import einsum, rearrange
@@ -31,6 +31,8 @@ from regard.models.seq2seq import inference_mode
 from regard.see.sites import AttentionSite
 from regard.see.trace import Trace
 from regard.tasks.protocol import ProgressBar, no_progress
+
+T = TypeVar("T")
 
 # --- what is explained ---
 
@@ -66,12 +68,35 @@ def prediction_target(trace: Trace, row: int = -1, option: int | None = None) ->
 
 def run_again(trace: Trace) -> Float[Tensor, "rows options"]:
     """The logits of the traced model for the traced input, under whatever hooks are set."""
+    return run_copies(trace, 1)[0]
+
+
+def run_copies(trace: Trace, copies: int) -> list[Float[Tensor, "rows options"]]:
+    """The same for so many copies of the input at once, each of which a hook may change in its own way."""
     request = trace.request
-    return request.task.forward(request.task_model.model, trace.encoded).float()
+    return [x.float() for x in request.task.forward_batch(request.task_model.model, [trace.encoded] * copies)]
 
 
-def log_probability(trace: Trace, target: PredictionTarget) -> float:
-    return float(run_again(trace)[target.row].double().log_softmax(-1)[target.option])
+TOKENS_AT_ONCE = 2048  # of all copies of an input: more are no faster on a CPU
+
+
+def copies_at_once(trace: Trace) -> int:
+    """How many copies of the input one call takes."""
+    tokens = sum(len(axis.labels) for axis in trace.axes.values())
+    return max(1, TOKENS_AT_ONCE // max(1, tokens)) if trace.request.task.takes_batches else 1
+
+
+def log_probabilities(trace: Trace, target: PredictionTarget, copies: int = 1) -> list[float]:
+    """Of the target, in each copy."""
+    return [float(x[target.row].double().log_softmax(-1)[target.option]) for x in run_copies(trace, copies)]
+
+
+def in_batches(trace: Trace, items: Sequence[T], what: str, progress: ProgressBar) -> Iterator[list[T]]:
+    """As many items as there are copies of the input in one call; progress counts the items."""
+    size = copies_at_once(trace)
+    counted = iter(progress(items, what))
+    while some := list(islice(counted, size)):
+        yield some
 
 
 @contextmanager
@@ -287,15 +312,16 @@ def embedded_axes(trace: Trace, embeddings: Sequence[TokenVectors]) -> list[str]
 
 
 def token_gradients(
-    trace: Trace, target: PredictionTarget, embeddings: Sequence[Tensor]
-) -> tuple[float, list[Float[Tensor, "b t width"]]]:
-    """The logit of the target where tokens have these embeddings, and its gradient with respect to them."""
+    trace: Trace, target: PredictionTarget, embeddings: Sequence[Float[Tensor, "copies _ width"]]
+) -> tuple[list[float], list[Float[Tensor, "copies _ width"]]]:
+    """The logit of the target in each copy, whose tokens have these embeddings, and its gradient with respect to
+    them."""
     given = [x.detach().requires_grad_() for x in embeddings]
     with torch.enable_grad(), embed(trace, lambda call, x: given[call]):
-        logit = run_again(trace)[target.row, target.option]
-        found = torch.autograd.grad(logit, given, allow_unused=True)
+        logits = torch.stack([x[target.row, target.option] for x in run_copies(trace, len(given[0]))])
+        found = torch.autograd.grad(logits.sum(), given, allow_unused=True)
     none = [torch.zeros_like(x) if each is None else each for x, each in zip(given, found, strict=True)]
-    return float(logit.detach()), none
+    return logits.tolist(), none
 
 
 def gradient_times_input(trace: Trace, row: int = -1, option: int | None = None) -> TokenScores:
@@ -334,14 +360,14 @@ def attribute_tokens(
         x = input_embeddings(trace)
         path = GradientPath(trace, target, x, gauss_legendre(min(steps, PANEL_STEPS)))
         ends = torch.linspace(0, 1, 1 + max(1, steps // PANEL_STEPS)).tolist()
-        panels = [path.panel(*each) for each in progress(list(pairwise(ends)), "integrated gradients")]
-        difference = path.logit(1.0) - path.logit(0.0)
+        panels = path.panels(list(pairwise(ends)), "integrated gradients", progress)
+        difference = panels[-1].logits[1] - panels[0].logits[0]
         # along a path through softmax gradients are steep at a few places, and there alone the panels are halved
         while abs(sum(each.error for each in panels)) > COMPLETENESS * abs(difference) and len(panels) < 2 * steps:
-            worst = max(panels, key=lambda each: abs(each.error))
-            middle = (worst.start + worst.end) / 2
-            halves = progress([(worst.start, middle), (middle, worst.end)], "steep gradients")
-            panels = [each for each in panels if each is not worst] + [path.panel(*each) for each in halves]
+            least = max(abs(each.error) for each in panels) / 2
+            steep = [each for each in panels if abs(each.error) >= least]
+            halves = [half for each in steep for half in pairwise((each.start, (each.start + each.end) / 2, each.end))]
+            panels = [each for each in panels if each not in steep] + path.panels(halves, "steep gradients", progress)
     totals = [torch.stack(each).sum(0) for each in zip(*(panel.gradients for panel in panels), strict=True)]
     ways = [each.vectors - each.average() for each in x]
     scores = [(way * total).sum((0, -1)).float() for way, total in zip(ways, totals, strict=True)]
@@ -354,11 +380,13 @@ COMPLETENESS = 0.005  # what the scores may miss of the difference of logits bef
 
 @dataclass(frozen=True, eq=False)
 class PathPanel:
-    """A panel of a path: the integral of its gradients, and what this misses of the difference of logits."""
+    """A panel of a path: the integral of its gradients, the logits at its ends, and what it misses of their
+    difference."""
 
     start: float
     end: float
     gradients: list[Tensor]
+    logits: tuple[float, float]
     error: float
 
 
@@ -371,20 +399,29 @@ class GradientPath:
     embeddings: Sequence[TokenVectors]
     rule: tuple[list[float], list[float]]
 
-    def logit(self, place: float) -> float:
-        given = [each.between(place) for each in self.embeddings]
-        with embed(self.trace, lambda call, x: given[call]):
-            return float(run_again(self.trace)[self.target.row, self.target.option])
+    def panels(self, parts: Sequence[tuple[float, float]], what: str, progress: ProgressBar) -> list[PathPanel]:
+        """Of these parts of the path; the gradients of many are taken at once."""
+        rule = [*self.rule[0], 0.0, 1.0]
+        places = [start + place * (end - start) for start, end in parts for place in rule]
+        logits: list[float] = []
+        gradients: list[list[Tensor]] = []
+        for some in in_batches(self.trace, places, what, progress):
+            given = [torch.cat([each.between(place) for place in some]) for each in self.embeddings]
+            found, slopes = token_gradients(self.trace, self.target, given)
+            logits += found
+            gradients += [list(each) for each in zip(*(one.split(1) for one in slopes), strict=True)]
+        size = len(rule)
+        taken = (slice(n * size, (n + 1) * size) for n in range(len(parts)))
+        return [self.panel(*part, gradients[some], logits[some]) for part, some in zip(parts, taken, strict=True)]
 
-    def panel(self, start: float, end: float) -> PathPanel:
+    def panel(self, start: float, end: float, gradients: list[list[Tensor]], logits: list[float]) -> PathPanel:
         totals = [torch.zeros_like(each.vectors, dtype=torch.float64) for each in self.embeddings]
-        for place, share in zip(*self.rule, strict=True):
-            given = [each.between(start + place * (end - start)) for each in self.embeddings]
-            _, gradients = token_gradients(self.trace, self.target, given)
-            totals = [a + share * (end - start) * b.double() for a, b in zip(totals, gradients, strict=True)]
+        for share, slopes in zip(self.rule[1], gradients[:-2], strict=True):
+            totals = [a + share * (end - start) * b.double() for a, b in zip(totals, slopes, strict=True)]
         ways = [each.vectors - each.average() for each in self.embeddings]
         found = sum(float((way * total).sum()) for way, total in zip(ways, totals, strict=True))
-        return PathPanel(start, end, totals, found - (self.logit(end) - self.logit(start)))
+        first, last = logits[-2:]
+        return PathPanel(start, end, totals, (first, last), found - (last - first))
 
 
 def gauss_legendre(steps: int) -> tuple[list[float], list[float]]:
@@ -409,21 +446,25 @@ def leave_one_out(
     """
     target = prediction_target(trace, row, option)
     with frozen_model(trace):
-        before, x = log_probability(trace, target), input_embeddings(trace)
+        (before,), x = log_probabilities(trace, target), input_embeddings(trace)
         places = [(call, place) for call, each in enumerate(x) for place in range(each.vectors.shape[-2])]
         scores = [torch.zeros(each.vectors.shape[-2]) for each in x]
-        for call, place in progress(places, "tokens left out"):
-            with embed(trace, erase(call, place)):
-                scores[call][place] = before - log_probability(trace, target)
+        for some in in_batches(trace, places, "tokens left out", progress):
+            with embed(trace, erase(some)):
+                found = log_probabilities(trace, target, len(some))
+            for (call, place), value in zip(some, found, strict=True):
+                scores[call][place] = before - value
     return TokenScores(target, dict(zip(embedded_axes(trace, x), scores, strict=True)))
 
 
-def erase(call: int, place: int) -> Callable[[int, TokenVectors], Tensor]:
+def erase(places: Sequence[tuple[int, int]]) -> Callable[[int, TokenVectors], Tensor]:
+    """In each copy the average token at one place of one call."""
+
     def change(number: int, x: TokenVectors) -> Tensor:
-        if number != call:
-            return x.vectors
         vectors = x.vectors.clone()
-        vectors[:, place] = x.average()
+        for copy, (call, place) in enumerate(places):
+            if number == call:
+                vectors[copy, place] = x.average()
         return vectors
 
     return change
@@ -511,22 +552,86 @@ def ablate_heads(
         raise ValueError("this model has no attention heads")
     effects = {name: torch.zeros(count) for name, count in heads.items()}
     with frozen_model(trace) as model:
-        before = log_probability(trace, target)
-        for name, head in progress([(name, n) for name, count in heads.items() for n in range(count)], "heads"):
-            with hook_attention(model, replace_head(name, head, by)):
-                effects[name][head] = before - log_probability(trace, target)
+        linears = LinearRecord()
+        with hook_attention(model, linears.note_site), LinearMode(linears):
+            (before,) = log_probabilities(trace, target)
+        every = [(name, n) for name in linears.sites for n in range(heads.get(name, 0))]
+        for some in in_batches(trace, every, "heads", progress):
+            with hook_attention(model, replace_heads(some, by)), linears.replayed(some[0][0], len(some)):
+                found = log_probabilities(trace, target, len(some))
+            for (name, head), value in zip(some, found, strict=True):
+                effects[name][head] = before - value
     return HeadEffects(target, effects, before)
 
 
-def replace_head(name: str, head: int, by: str) -> Callable[[RecordedCall], Tensor | None]:
+def replace_heads(heads: Sequence[tuple[str, int]], by: str) -> Callable[[RecordedCall], Tensor | None]:
+    """In each copy another head of a site gives 0, or its mean over the queries."""
+
     def change(call: RecordedCall) -> Tensor | None:
-        if call.site.name != name or not isinstance(call, AttentionCall):
+        here = [(copy, head) for copy, (name, head) in enumerate(heads) if name == call.site.name]
+        if not here or not isinstance(call, AttentionCall):
             return None
         output = call.output.clone()
-        output[:, head] = 0.0 if by == "zero" else output[:, head].mean(-2, keepdim=True)
+        for copy, head in here:
+            output[copy, head] = 0.0 if by == "zero" else output[copy, head].mean(-2, keepdim=True)
         return output
 
     return change
+
+
+MAX_RECORD = 2**29  # bytes of outputs that are kept
+
+
+@dataclass(eq=False)
+class LinearRecord:
+    """The first linear maps of a run in their order, each with the length of its input and its output; how many came
+    before each attention.
+
+    What is changed at one attention changes nothing before it, so these are not computed again.
+    """
+
+    maps: list[tuple[int, Tensor]] = field(default_factory=list)
+    sites: dict[str, int] = field(default_factory=dict)
+    left: int = MAX_RECORD
+
+    def note_site(self, call: RecordedCall) -> None:
+        self.sites.setdefault(call.site.name, len(self.maps))
+
+    def keep(self, x: Tensor, output: Tensor) -> None:
+        self.left -= output.nbytes
+        if self.left >= 0:
+            self.maps.append((len(x), output))
+
+    def replayed(self, site: str, copies: int) -> "LinearMode":
+        """Those before an attention, for so many copies of the input."""
+        return LinearMode(None, self.maps[: self.sites[site]], copies)
+
+
+class LinearMode(TorchFunctionMode):
+    """While the block lasts, linear maps are kept, or the first of them taken from a record, in this thread.
+
+    Args:
+        record: where they are kept.
+        known: of a run of one input, in the order of the calls.
+        copies: how many of that input are run.
+    """
+
+    def __init__(self, record: LinearRecord | None, known: Sequence[tuple[int, Tensor]] = (), copies: int = 1):
+        super().__init__()
+        self.record, self.known, self.copies = record, iter(known), copies
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is not nn.functional.linear:
+            return func(*args, **(kwargs or {}))
+        size, output = next(self.known, (0, None))
+        if output is not None and len(args[0]) == size * self.copies:
+            return output.repeat(self.copies, *[1] * (output.dim() - 1))
+        if output is not None and len(args[0]) == size:  # of no input, as of positions
+            return output.clone()
+        found = func(*args, **(kwargs or {}))
+        if self.record is not None:
+            self.record.keep(args[0], found)
+        return found
 
 
 # --- layers: the residual stream ---

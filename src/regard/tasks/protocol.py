@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from regard.data.batching import collate_inputs
 from regard.data.tokenizers.base import Tokenizer
 from regard.tasks.config import RunSettings
 from regard.tasks.metrics import TaskMetrics
@@ -232,6 +233,9 @@ class Task(ABC):
     inputs: ClassVar[InputSpec] = InputSpec()
     batching: ClassVar[Literal["call", "search", "generation"]] = "call"  # what a server runs for many inputs
     searches: ClassVar[bool] = False  # whether `evaluate` decodes with a search that can be chosen
+    takes_batches: ClassVar[bool] = (
+        False  # whether `forward_batch` takes several inputs, each with the logits it has alone
+    )
     suggested_command: ClassVar[str] = "evaluate"  # to try on a trained model
 
     @property
@@ -301,7 +305,14 @@ class Task(ABC):
 
     def forward(self, model: Any, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
         """The one call of the model; `model` may stand for it, and record or edit its attention."""
-        return model(*encoded.model_inputs)
+        return self.forward_batch(model, [encoded])[0] if self.takes_batches else model(*encoded.model_inputs)
+
+    def forward_batch(self, model: Any, encoded: Sequence[EncodedInput]) -> list[Float[Tensor, "rows options"]]:
+        """The same for several inputs, by one call if the task takes batches."""
+        if not self.takes_batches:
+            return [self.forward(model, one) for one in encoded]
+        logits = model(*collate_inputs([one.model_inputs for one in encoded]))
+        return [x[None] if x.dim() == 1 else x[: len(one.rows)] for x, one in zip(logits, encoded, strict=True)]
 
     @abstractmethod
     def option_name(self, task_model: Any, option: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention import MultiHeadAttention
 from regard.data.batching import Batch, Example, collate, pair_lengths
@@ -155,6 +156,7 @@ class Seq2SeqTask(Task):
     """Abstract: writes a target for a source, token by token."""
 
     inputs = InputSpec(options=("target", "beam"))
+    takes_batches = True
     beam: ClassVar[int]  # hypotheses of the search, unless others are asked for
 
     @abstractmethod
@@ -217,11 +219,11 @@ class Seq2SeqTask(Task):
         labels = tuple(token_label(target, one) for one in ids)
         return TargetText(ids, labels, *group_into_words(target, ids), "</s>" if given.finished else "…")
 
-    def forward(self, model: Any, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
-        sources, inputs = encoded.model_inputs
-        memory, lengths = encode_sources(model, sources)
+    def forward_batch(self, model: Any, encoded: Sequence[EncodedInput]) -> list[Float[Tensor, "rows options"]]:
+        memory, lengths = encode_sources(model, [source for one in encoded for source in one.model_inputs[0]])
+        inputs = pad_sequence([one.model_inputs[1][0] for one in encoded], batch_first=True, padding_value=PAD)
         logits, _ = model.step(inputs.to(lengths.device), model.start(memory), memory)
-        return logits[0]
+        return [x[: len(one.rows)] for x, one in zip(logits, encoded, strict=True)]
 
     def option_name(self, task_model: Any, option: int) -> str:
         return token_label(self.pair(task_model)[1], option)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.data.batching import collate_inputs
 from regard.data.preprocess import EXAMPLE_SOUND
 from regard.data.tokenizers.base import Tokenizer
 from regard.interop.huggingface.checkpoint import load_folder, task_of
@@ -295,6 +296,7 @@ class EncoderTask(Task):
 
     settings = HuggingFaceSettings
     task_model = TextTaskModel
+    takes_batches = True
 
     @property
     def name(self):
@@ -326,12 +328,18 @@ class EncoderTask(Task):
             return "token"
         return "text" if name.endswith("ForSequenceClassification") else ""
 
-    def forward(self, model: HuggingFaceModel, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
-        (ids,) = encoded.model_inputs
-        found = model(input_ids=ids.to(next(model.parameters()).device))
-        if not encoded.rows:
-            return torch.zeros(0, 1)
-        return found.logits.flatten(0, -2)
+    def forward_batch(
+        self, model: HuggingFaceModel, encoded: Sequence[EncodedInput]
+    ) -> list[Float[Tensor, "rows options"]]:
+        device, lengths = next(model.parameters()).device, [one.model_inputs[0].shape[1] for one in encoded]
+        (ids,) = collate_inputs([one.model_inputs for one in encoded])
+        assert ids is not None
+        mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+        masked = {} if min(lengths) == max(lengths) else {"attention_mask": mask.to(device)}
+        found = model(input_ids=ids.to(device), **masked)
+        if not encoded[0].rows:
+            return [torch.zeros(0, 1)] * len(encoded)
+        return [x.reshape(-1, x.shape[-1])[: len(one.rows)] for x, one in zip(found.logits, encoded, strict=True)]
 
     def option_name(self, task_model: TextTaskModel, option: int) -> str:
         model = task_model.model.model

@@ -298,6 +298,7 @@ class ImageClassificationTask(Task):
 
     settings = ImageClassificationSettings
     task_model = ImageClassifier
+    takes_batches = True
     verb = "classify"
     batch_unit = "pictures"
     inputs = InputSpec("the file of a picture", "image", "an image")

@@ -29,6 +29,7 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.data.batching import collate_inputs
 from regard.data.corpora import corpus_path
 from regard.data.files import require_small_file, write_text_atomic
 from regard.data.lm_blocks import (
@@ -734,6 +735,7 @@ class LanguageModelingTask(Task):
     task_model = TextGenerator
     verb = "generate"
     batching = "generation"
+    takes_batches = True
     inputs = InputSpec(options=("beam", "more"))
     suggested_command = "generate"
 
@@ -795,10 +797,12 @@ class LanguageModelingTask(Task):
             max_queries={"text": len(everything) + given.more},
         )
 
-    def forward(self, model: Any, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
-        tokens, opening = encoded.model_inputs
-        x, _ = model.decode_hidden(tokens, model.start(1))
-        return model.logits(x[:, opening - 1 :])[0]
+    def forward_batch(self, model: Any, encoded: Sequence[EncodedInput]) -> list[Float[Tensor, "rows options"]]:
+        (tokens,) = collate_inputs([one.model_inputs[:1] for one in encoded])
+        x, _ = model.decode_hidden(tokens, model.start(len(encoded)))
+        starts = [one.model_inputs[1] - 1 for one in encoded]
+        rows = (slice(start, start + len(one.rows)) for start, one in zip(starts, encoded, strict=True))
+        return [model.logits(x[n : n + 1, some])[0] for n, some in enumerate(rows)]
 
     def option_name(self, task_model: TextGenerator, option: int) -> str:
         return token_label(task_model.tokenizer, option)

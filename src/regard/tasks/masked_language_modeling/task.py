@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from regard.data.batching import pad_rows
+from regard.data.batching import collate_inputs, pad_rows
 from regard.data.files import read_lines
 from regard.data.tokenizers.base import NUM_SPECIAL_TOKENS, UNK, Tokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
@@ -320,6 +320,7 @@ class MaskedLanguageModelingTask(Task):
     settings = MaskedLMSettings
     task_model = TextEncoder
     verb = "embed"
+    takes_batches = True
     max_tokens = MAX_TEXT_TOKENS
     suggested_command = "embed"
 
@@ -348,11 +349,12 @@ class MaskedLanguageModelingTask(Task):
         axis = TokenAxis(labels, *group_into_words(task_model.tokenizer, ids))
         return EncodedInput((batch.ids, batch.lengths), {"text": axis}, rows)
 
-    def forward(self, model: Any, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
-        if encoded.rows:
-            return model(*encoded.model_inputs)[0]
-        model.encoder(*encoded.model_inputs)
-        return torch.zeros(0, 1)
+    def forward_batch(self, model: Any, encoded: Sequence[EncodedInput]) -> list[Float[Tensor, "rows options"]]:
+        inputs = collate_inputs([one.model_inputs for one in encoded])
+        if not encoded[0].rows:
+            model.encoder(*inputs)
+            return [torch.zeros(0, 1)] * len(encoded)
+        return [x[: len(one.rows)] for x, one in zip(model(*inputs), encoded, strict=True)]
 
     def option_name(self, task_model: TextEncoder, option: int) -> str:
         return token_label(task_model.tokenizer, option)

@@ -367,6 +367,7 @@ class SequenceClassificationTask(Task):
 
     settings = ClassificationSettings
     task_model = TextClassifier
+    takes_batches = True
     verb = "classify"
     max_tokens = MAX_TEXT_TOKENS
     suggested_command = "classify"

@@ -446,6 +446,7 @@ class TaggingTask(Task):
 
     settings = TaggingSettings
     task_model = Tagger
+    takes_batches = True
     verb = "tag"
     suggested_command = "tag"
 
@@ -469,9 +470,6 @@ class TaggingTask(Task):
         labels = tuple(token_label(task_model.tokenizer, one) for one in example.pieces.ids)
         axis = TokenAxis(labels, sentence.words, tuple(example.pieces.word_ids))
         return EncodedInput(batch.model_inputs, {"text": axis}, sentence.words)
-
-    def forward(self, model: Any, encoded: EncodedInput) -> Float[Tensor, "rows options"]:
-        return model(*encoded.model_inputs)[0]
 
     def option_name(self, task_model: Tagger, option: int) -> str:
         return task_model.labels.name(option)

@@ -392,6 +392,7 @@ class VQATask(Task):
 
     settings = VQASettings
     task_model = QuestionAnswerer
+    takes_batches = True
     verb = "answer"
     batch_unit = "questions"
     inputs = InputSpec("the file of a picture and a question", "image", options=("question",))
