@@ -659,6 +659,11 @@ def find_blocks(model: nn.Module) -> list[LayerBlock]:
     return found
 
 
+def queries_of_block(model: nn.Module, block: LayerBlock) -> str:
+    """The axis of a layer's positions: that of the queries of its first attention."""
+    return next(site.queries for _, layer, site in find_sites(model) if holds(block.module, {id(layer)}))
+
+
 def holds(module: nn.Module, owners: set[int]) -> bool:
     return any(id(part) in owners for part in module.modules())
 

@@ -395,7 +395,7 @@ class AttentionSite:
         elif heads.start in edited or self.is_joint:
             yield from self.bands_by_steps(heads.start, sentence, chosen)
         else:
-            call = self.stats_call(heads, sentence)
+            call = self.stats_call(heads, range(sentence, sentence + 1))
             call = call if queries is None else call.select_queries(tuple(chosen))
             yield from call.bands(key_runs(self.recipe.pattern, len(chosen), n_k, self.query_offset + chosen.start))
 
@@ -411,11 +411,11 @@ class AttentionSite:
 
     # --- computation ---
 
-    def stats_call(self, heads: range, sentence: int) -> StatsCall:
+    def stats_call(self, heads: range, sentences: range) -> StatsCall:
         """The call of `attention_stats` for some heads, by their own numbers, which biases and patterns depend on."""
         groups = slice(self.group(heads.start), self.group(heads.stop - 1) + 1)
         parts = self.q[:, heads.start : heads.stop], self.k[:, groups]
-        q, k = (x[sentence : sentence + 1].float() for x in parts)
+        q, k = (x[sentences.start : sentences.stop].float() for x in parts)
         recipe = self.recipe_after_rotation(torch.float32)
         normaliser = recipe.normaliser.for_heads(heads)
         recipe = replace(
@@ -424,8 +424,8 @@ class AttentionSite:
             normaliser=self.edits.temperature_only().wrap_normaliser(normaliser, heads.start, ()),
         )
         call = StatsCall.of(recipe, q, k, Positions.of(q, k, self.query_offset, None))
-        b, h = (torch.tensor(numbers, device=q.device) for numbers in ([sentence], list(heads)))
-        return replace(call, cells=replace(call.cells, b=b.view(1, 1, 1, 1), h=h.view(1, -1, 1, 1)))
+        b, h = (torch.tensor(numbers, device=q.device) for numbers in (list(sentences), list(heads)))
+        return replace(call, cells=replace(call.cells, b=b.view(-1, 1, 1, 1), h=h.view(1, -1, 1, 1)))
 
     @torch.no_grad()
     def steps(self, head: int, queries: Sequence[int] | range, sentences: slice, dtype: torch.dtype) -> reference.Steps:

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from regard.attention.core import find_sites
 from regard.see.methods import (
     Explanation,
     HeadEffects,
@@ -31,8 +30,8 @@ from regard.see.methods import (
     TokenScores,
     explain,
     find_blocks,
-    holds,
     patch_activations,
+    queries_of_block,
 )
 from regard.see.trace import Trace
 from regard.serve.encoding import ApiResponse, RequestError
@@ -229,4 +228,4 @@ def axis_of_layer(trace: Trace, name: str) -> str:
         return trace.site(name).site_name.queries
     model = trace.request.task_model.model
     (block,) = (block for block in find_blocks(model) if block.name == name)
-    return next(site.queries for _, layer, site in find_sites(model) if holds(block.module, {id(layer)}))
+    return queries_of_block(model, block)
