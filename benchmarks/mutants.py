@@ -133,7 +133,7 @@ SUITES: dict[str, Stages] = {
         ),
         files("see/plots", "word_contributions", "position_views", "self_attention_maps", "image_overlay", "terminal"),
         files("see/plots", "length_curves", "mpl_draw"),
-        files("see", "sites", "trace", "edits", "beam_tree", "methods"),
+        files("see", "sites", "trace", "edits", "beam_tree", "methods", "corpus"),
     ),
 }
 # Where the tests of a file have another name than the file.

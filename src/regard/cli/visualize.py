@@ -21,9 +21,10 @@ from regard.cli.options import (
 from regard.tasks.registry import ViewRequest, get_commands, get_task, task_of_run
 
 if TYPE_CHECKING:
+    from regard.see.corpus import CorpusStatistics
     from regard.see.plots.panels import View
     from regard.see.trace import Trace
-    from regard.serve.trace_cache import CachedTrace
+    from regard.serve.trace_cache import CachedTrace, CorpusEntry, CorpusStore
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
 
@@ -112,8 +113,12 @@ def look(
     word: Annotated[str | None, typer.Option(help="Attribute this word's output to the input words.")] = None,
     method: Annotated[str | None, typer.Option(help="Explain a prediction: heads, lens, rollout, ...")] = None,
     row: Annotated[int, typer.Option(help="Which prediction --method explains, from 0; -1 is the last.")] = -1,
+    corpus: Annotated[
+        str | None, typer.Option(help="Statistics over the sentences of this file, or held-out ones.")
+    ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Write a plot (.png, .svg, .pdf), a page (.html) or numbers (.npz, .csv).")
+        Path | None,
+        typer.Option(help="Write a plot (.png, .svg, .pdf), a page (.html) or numbers (.npz, .csv, .json)."),
     ] = None,
     others: Annotated[
         list[Path] | None, typer.Option("--compare", "--with", help="Another model, to compare in the microscope.")
@@ -139,6 +144,10 @@ def look(
 
     Example: `regard look run "the black cat ate the mouse" --method heads --row 1`
 
+    Example: `regard look run --corpus test.tsv --save heads.json` (every head over many sentences)
+
+    Example: `regard look run --corpus held-out`
+
     Example: `regard look transformer "the black cat ate the mouse" --compare bahdanau`
 
     Example: `regard look shapes image.png --save overlay.png`
@@ -150,6 +159,11 @@ def look(
     save, opens = save and writable_file(save), page and sys.stdout.isatty() and save is None and method is None
     if all_heads and (head or word):
         raise ValueError("--all-heads shows all heads and words; leave it out, or --head and --word")
+    if corpus is not None:
+        if text is not None or method is not None or all_heads or head or word:
+            raise ValueError("--corpus counts the sentences of a file, all heads; leave out the text and --head")
+        look_at_corpus(model, corpus, save, opens, load)
+        return
     if text is None and not opens:
         description = task_of_run(model).inputs.description
         raise ValueError(f"no input; give {description}, or start the page: regard serve {model}")
@@ -205,6 +219,66 @@ def explain_input(
     return trace.output_text, method_view(trace, method, row, with_progress)
 
 
+# --- a corpus ---
+
+MAX_SHOWN_ERRORS = 10
+HELD_OUT = "held-out"
+
+
+def look_at_corpus(model: Path, corpus: str, save: Path | None, opens: bool, load: LoadOptions) -> None:  # noqa: FBT001
+    """Every head over many sentences: a line each; then the errors, and the page, where a click loads a sentence."""
+    from regard.data.files import open_atomic
+    from regard.see.corpus import held_out_sentences, read_corpus, serialize_statistics
+    from regard.serve.encoding import encode_json
+    from regard.serve.trace_cache import CorpusEntry, CorpusStore
+
+    if save is not None and save.suffix.lower() != ".json":
+        raise ValueError(f"{save}: the statistics of a corpus are written as .json")
+    task_model = load.load(task_of_run(model).task_model, model)
+    sentences = held_out_sentences(task_model) if corpus == HELD_OUT else read_corpus(task_model, corpus)
+    entry = CorpusEntry(model.resolve().name, None, sentences, Path(corpus).name)
+    found = entry.statistics(task_model, with_progress)
+    typer.echo(corpus_report(found))
+    if save:
+        with open_atomic(save) as file:
+            file.write(encode_json(serialize_statistics(found)))
+        typer.echo(f"\nwritten: {save}")
+    if opens:
+        open_microscope(model, [], None, None, load, (CorpusStore(), entry))
+
+
+def corpus_report(found: "CorpusStatistics") -> str:
+    """A table of the heads, and the predictions that were wrong."""
+    titles = ["head", "entropy, nats", "distance, tokens", "first key", "most to", "AER", "links most", "strongest"]
+    rows = [titles]
+    for one in found.heads:
+        span, pair = one.spans[0] if one.spans else None, one.tag_pairs[0] if one.tag_pairs else None
+        rows.append(
+            [
+                f"{one.site}:{one.head}",
+                f"{one.entropy:.3f}",
+                f"{one.distance:.2f}",
+                f"{one.sink:.3f}",
+                f"{one.sinks[0][0]} {one.sinks[0][1]:.2f}" if one.sinks else "",
+                "" if one.aer is None else f"{one.aer:.3f}",
+                f"{pair.query} → {pair.key} {pair.weight:.2f}" if pair else "",
+                f"{span.query_token} → {span.key_token} {span.weight:.3f}" if span else "",
+            ]
+        )
+    kept = [n for n, _ in enumerate(titles) if any(row[n] for row in rows[1:])]
+    widths = {n: max(len(row[n]) for row in rows) for n in kept}
+    lines = ["  ".join(f"{row[n]:<{widths[n]}}" for n in kept).rstrip() for row in rows]
+    lines += ["", f"{len(found.sentences):,} sentences"]
+    if found.predictions:
+        lines[-1] += f", {len(found.errors):,} of {found.predictions:,} predictions are not the wanted ones"
+    for error in found.errors[:MAX_SHOWN_ERRORS]:
+        text = found.sentences[error.sentence].text
+        lines.append(
+            f"  {error.predicted} for {error.wanted} ({error.loss:.2f} nats), sentence {error.sentence}: {text}"
+        )
+    return "\n".join(lines)
+
+
 # --- exports: a page, or numbers, in a file ---
 
 
@@ -239,7 +313,14 @@ def write_export(cached: "CachedTrace", head: str | None, save: Path) -> Path:
 # --- the microscope in a browser ---
 
 
-def open_microscope(model: Path, others: list[Path], text: str | None, question: str | None, load: LoadOptions) -> None:
+def open_microscope(
+    model: Path,
+    others: list[Path],
+    text: str | None,
+    question: str | None,
+    load: LoadOptions,
+    corpus: "tuple[CorpusStore, CorpusEntry] | None" = None,
+) -> None:
     from base64 import b64encode
 
     from regard.serve import server
@@ -260,10 +341,13 @@ def open_microscope(model: Path, others: list[Path], text: str | None, question:
         text = media.put(kind, b64encode(Path(text).read_bytes()).decode())
     with server.open_socket(0) as here:
         token = server.new_token()
-        where = server.page_url(here, token, {"model": first, "text": text or "", "question": question or ""})
+        state = {"model": first, "text": text or "", "question": question or ""}
+        if corpus is not None:
+            state |= {"view": "corpus", "corpus": f'~{{"id":"{corpus[0].put(corpus[1]).id}"}}'}
+        where = server.page_url(here, token, state)
         typer.echo(f"\n{where}\nCtrl-C stops it.")
         server.open_page(where)
-        server.serve(models, here, token, media)
+        server.serve(models, here, token, media, corpus and corpus[0])
 
 
 # --- serve ---

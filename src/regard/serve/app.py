@@ -20,12 +20,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from regard.serve import explanations, exports, generation, handlers, playground
+from regard.serve import corpora, explanations, exports, generation, handlers, playground
 from regard.serve.encoding import ApiResponse, RequestError, json_response
 from regard.serve.handlers import ApiRequest, AppState
 from regard.serve.model_store import MediaStore, ModelStore
 from regard.serve.security import BodyBudget, RequestBody, SecurityMiddleware
-from regard.serve.trace_cache import TraceCache
+from regard.serve.trace_cache import CorpusStore, TraceCache
 from regard.serve.workers import Workers
 
 SITE = "/api/traces/{id}/sites/{site}"
@@ -53,11 +53,14 @@ GET_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
     HEAD + "/check": handlers.check_output,
     "/api/positions": playground.positions,
     "/api/generate": generation.generate,
+    "/api/corpora/{id}/statistics": corpora.statistics,
+    "/api/corpora/{id}/neighbours": corpora.neighbours,
 }
 POST_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
     "/api/traces": handlers.create_trace,
     "/api/traces/{id}/branch": generation.branch,
     "/api/compare": generation.compare_traces,
+    "/api/corpora": corpora.create_corpus,
     "/api/patterns": playground.patterns,
     "/api/lecture": playground.lecture_numbers,
 }
@@ -72,9 +75,11 @@ class ServerResources:
     bodies: BodyBudget
 
 
-def create_app(models: ModelStore, media: MediaStore | None = None, *, token: str) -> Starlette:
+def create_app(
+    models: ModelStore, media: MediaStore | None = None, store: CorpusStore | None = None, *, token: str
+) -> Starlette:
     """The application, protected by the token; run it with uvicorn, bound to 127.0.0.1."""
-    state, page = AppState(models, TraceCache(), media or MediaStore()), page_folder()
+    state, page = AppState(models, TraceCache(), media or MediaStore(), store or CorpusStore()), page_folder()
     resources = ServerResources(state, Workers(), BodyBudget())
 
     @asynccontextmanager

@@ -34,7 +34,7 @@ from regard.serve.head_views import explain_pair as pair_of
 from regard.serve.head_views import explain_row as row_of
 from regard.serve.head_views import parse_stage, score_text
 from regard.serve.model_store import MediaStore, ModelStore
-from regard.serve.trace_cache import THUMBNAIL, CachedTrace, TraceCache, thumbnail_shape
+from regard.serve.trace_cache import THUMBNAIL, CachedTrace, CorpusStore, TraceCache, thumbnail_shape
 from regard.tasks.own_parts import files_of
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import Task, TaskInput, TokenAxis
@@ -72,11 +72,12 @@ class TraceQuery:
 
 @dataclass(frozen=True, eq=False)
 class AppState:
-    """Models, cached traces, uploaded images and sounds."""
+    """Models, cached traces, uploaded images and sounds, corpora."""
 
     models: ModelStore
     traces: TraceCache
     media: MediaStore
+    corpora: CorpusStore = field(default_factory=CorpusStore)
 
     def trace_of_body(self, body: Mapping[str, Any]) -> CachedTrace:
         return self.get_trace(self.parse(body))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from uvicorn import Server
 
     from regard.serve.api import Api
+    from regard.serve.trace_cache import CorpusStore
 
 HOST = "127.0.0.1"
 
@@ -69,11 +70,17 @@ def create_server(app: "ASGIApp", *, graceful: float = 2, **settings: Any) -> "S
     return uvicorn.Server(uvicorn.Config(app, ws="none", timeout_graceful_shutdown=int(graceful), **settings))
 
 
-def serve(models: ModelStore, here: socket.socket, token: str, media: MediaStore | None = None) -> None:
+def serve(
+    models: ModelStore,
+    here: socket.socket,
+    token: str,
+    media: MediaStore | None = None,
+    corpora: "CorpusStore | None" = None,
+) -> None:
     from regard.serve.app import create_app
 
     with suppress(KeyboardInterrupt):  # the usual way to stop it
-        create_server(create_app(models, media, token=token)).run(sockets=[here])
+        create_server(create_app(models, media, corpora, token=token)).run(sockets=[here])
 
 
 def serve_api(api: "Api", app: "ASGIApp", here: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""LRU cache of traces and of arrays computed from them, safe for many threads.
+"""LRU caches of traces, of arrays computed from them, and of corpora, safe for many threads.
 
 A trace in use is not evicted: where all that fit are in use, a new one is refused. Arrays computed from traces
 (thumbnails, statistics, the matrix of a head) have a bound of their own.
@@ -17,10 +17,13 @@ import numpy as np
 from torch import Tensor
 
 from regard.decode.alignment import aer, argmax_links
+from regard.see.corpus import CorpusSentence, CorpusStatistics, corpus_statistics
 from regard.see.sites import AttentionSite, GateSite, HeadStatistics
 from regard.see.trace import Trace
 from regard.serve.encoding import Floats, RequestError, bin_starts, max_pool
 from regard.serve.head_views import stage_row_chunks, stage_rows
+from regard.tasks.pretrained import PretrainedModel
+from regard.tasks.protocol import ProgressBar
 
 MAX_TRACES, MAX_TRACE_BYTES = 1024, 2**31
 KEEP_SECONDS = 10.0  # a trace that was used since then is in use
@@ -250,3 +253,50 @@ def thumbnail_shape(shape: tuple[int, int], size: int) -> tuple[int, int]:
 def finite_range(values: Floats) -> tuple[float, float]:
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+
+
+# --- corpora ---
+
+
+MAX_CORPORA = 4  # kept
+
+
+@dataclass(eq=False)
+class CorpusEntry:
+    """Sentences for one model, and what was found of them."""
+
+    model: str
+    checkpoint: int | None
+    sentences: list[CorpusSentence]
+    name: str
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    found: CorpusStatistics | None = None
+    lock: Lock = field(default_factory=Lock)
+
+    def statistics(self, task_model: PretrainedModel, progress: ProgressBar) -> CorpusStatistics:
+        with self.lock:
+            if self.found is None:
+                self.found = corpus_statistics(task_model, self.sentences, progress=progress)
+            return self.found
+
+
+class CorpusStore:
+    """The last corpora by their ids."""
+
+    def __init__(self):
+        self.entries: OrderedDict[str, CorpusEntry] = OrderedDict()
+        self.lock = Lock()
+
+    def __getitem__(self, number: str) -> CorpusEntry:
+        with self.lock:
+            if number not in self.entries:
+                raise RequestError("this corpus was forgotten; choose its sentences anew", 404)
+            self.entries.move_to_end(number)
+            return self.entries[number]
+
+    def put(self, entry: CorpusEntry) -> CorpusEntry:
+        with self.lock:
+            self.entries[entry.id] = entry
+            while len(self.entries) > MAX_CORPORA:
+                self.entries.popitem(last=False)
+        return entry
