@@ -10,7 +10,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from http.client import HTTPException
 from importlib.metadata import version
@@ -29,8 +29,8 @@ from urllib.request import (
     UnknownHandler,
 )
 
-from regard.data.files import COMPRESSED, open_atomic, open_decompressed
-from regard.data.parallel import SentencePair, read_pairs
+from regard.data.files import COMPRESSED, file_format, open_atomic, open_decompressed, read_lines, require_file
+from regard.data.parallel import SentencePair, raise_on_empty, read_pairs
 
 
 @dataclass(frozen=True)
@@ -383,15 +383,33 @@ def read_corpus_pairs(name: str, split: str, source: str, target: str, folder: P
         >>> read_corpus_pairs("tatoeba", "train", "fr", "en", Path("corpora"))
         [SentencePair(source='le chat', target='the cat')]
     """
+    return list(iter_corpus_pairs(name, split, source, target, folder))
+
+
+def iter_corpus_pairs(
+    name: str,
+    split: str,
+    source: str,
+    target: str,
+    folder: Path | None,
+    on_empty: Callable[[str], object] = raise_on_empty,
+) -> Iterator[SentencePair]:
+    """The same one at a time, so that a corpus may be larger than memory."""
+    paths, swapped = pair_paths(name, split, source, target, folder)
+    pairs = read_pairs(paths, on_empty=on_empty)
+    return (pair.swapped() for pair in pairs) if swapped else pairs
+
+
+def pair_paths(name: str, split: str, source: str, target: str, folder: Path | None) -> tuple[list[Path], bool]:
+    """The table, or the two files, of a split, and whether the target comes first in it."""
     corpus = find_corpus(name)
     _files_for_pair(corpus, split, source, target)
     of_split = [part for part in corpus.files if part.split == split]
     for columns in ((source, target), (target, source)):
         if table := [part for part in of_split if part.languages == columns]:
-            pairs = read_pairs(find_file(corpus, table, folder))
-            return [pair if columns == (source, target) else pair.swapped() for pair in pairs]
+            return [find_file(corpus, table, folder)], columns != (source, target)
     sides = ([part for part in of_split if part.languages == (language,)] for language in (source, target))
-    return list(read_pairs([find_file(corpus, side, folder) for side in sides]))
+    return [find_file(corpus, side, folder) for side in sides], False
 
 
 def corpus_path(name: str, split: str, folder: Path | None) -> Path:
@@ -611,3 +629,126 @@ def _read_chunk(response: HttpResponse, url: str) -> bytes:
         return response.read(CHUNK_BYTES)
     except (OSError, HTTPException) as error:
         raise ValueError(f"{url}: broke off ({error}); try again") from None
+
+
+# --- sources of pairs, by the words of a command line ---
+
+
+@dataclass(frozen=True, eq=False)
+class PairSource:
+    """Where sentence pairs come from.
+
+    Args:
+        name: a short one, for a folder.
+        languages: those of the source and of the target.
+        read: the pairs, one at a time; calls its argument with a sentence for each pair with an empty side.
+        identity: what must be as it was for a preparation to go on: paths, sizes and times of files.
+    """
+
+    name: str
+    languages: tuple[str, str]
+    read: Callable[[Callable[[str], object]], Iterator[SentencePair]]
+    identity: tuple[str, ...]
+
+
+def parse_sources(
+    words: Sequence[str], languages: tuple[str, str], split: str = "train", folder: Path | None = None
+) -> list[PairSource]:
+    """Known corpora, tables, and text files, of which two that follow each other are the two sides of one corpus.
+
+    A word may end in @ and its languages: europarl@en-de. Those without have `languages`.
+
+    Examples:
+        >>> [source.name for source in parse_sources(["pairs.tsv", "train.en", "train.fr"], ("en", "fr"))]
+        ['pairs', 'train']
+    """
+    found: list[PairSource] = []
+    rest = list(words)
+    while rest:
+        word, pair = split_languages(rest.pop(0), languages)
+        if pair[0] == pair[1]:
+            raise ValueError(f"{word}: both sides are in {pair[0]!r}; name the two, as in {word}@en-fr")
+        if word in CORPORA and not Path(word).exists():
+            found.append(known_source(word, pair, split, folder))
+        else:
+            paths = [word]
+            if file_format(Path(word)) not in (".tsv", ".jsonl"):
+                require_file(word)
+                if not rest:
+                    raise ValueError(f"{word}: one side of a corpus; give the file of the other side behind it")
+                paths.append(rest.pop(0))
+            found.append(file_source(paths, pair))
+    names = [source.name for source in found]
+    several = len({source.languages for source in found}) > 1
+    for at, source in enumerate(found):
+        name = f"{source.name}.{'-'.join(source.languages)}" if several else source.name
+        earlier = [one.name for one in found[:at]]
+        number = next(n for n in range(1, len(names) + 1) if (name if n == 1 else f"{name}-{n}") not in earlier)
+        found[at] = replace(source, name=name if number == 1 else f"{name}-{number}")
+    return found
+
+
+def split_languages(word: str, languages: tuple[str, str]) -> tuple[str, tuple[str, str]]:
+    """A word, and the languages behind its @.
+
+    Examples:
+        >>> split_languages("europarl@en-de", ("en", "fr")), split_languages("europarl", ("en", "fr"))
+        (('europarl', ('en', 'de')), ('europarl', ('en', 'fr')))
+    """
+    before, at, pair = word.rpartition("@")
+    source, dash, target = pair.partition("-")
+    if not at or Path(word).exists():
+        return word, languages
+    if not dash or not source or not target:
+        raise ValueError(f"{word}: the languages behind @ are two, as in {before}@en-de")
+    return before, (source, target)
+
+
+def known_source(name: str, languages: tuple[str, str], split: str, folder: Path | None) -> PairSource:
+    paths, _ = pair_paths(name, split, *languages, folder)
+    return PairSource(
+        name if split == "train" else f"{name}.{split}",
+        languages,
+        lambda on_empty: iter_corpus_pairs(name, split, *languages, folder, on_empty),
+        tuple(map(file_identity, paths)),
+    )
+
+
+def file_source(paths: Sequence[str], languages: tuple[str, str]) -> PairSource:
+    files = [require_file(path) for path in paths]
+    stem = files[0].name.split(".")[0] or files[0].name
+    return PairSource(
+        stem,
+        languages,
+        lambda on_empty: read_pairs(files, fields=languages, on_empty=on_empty),
+        tuple(map(file_identity, files)),
+    )
+
+
+def file_identity(path: Path) -> str:
+    found = path.stat()
+    return f"{path.absolute()} {found.st_size} {found.st_mtime_ns}"
+
+
+def iter_excluded(words: Sequence[str], languages: Sequence[tuple[str, str]], folder: Path | None) -> Iterator[str]:
+    """The sentences of test sets: files, both sides of tables, and known corpora with their split, tatoeba:test."""
+    for word in words:
+        name, colon, split = word.partition(":")
+        if name in CORPORA and not Path(word).exists():
+            known = find_corpus(name).pairs
+            pairs = [pair for pair in dict.fromkeys(languages) if pair in known or pair[::-1] in known]
+            if not colon or not pairs:
+                what = "its split is missing" if pairs else "it has none of these languages"
+                raise ValueError(f"--exclude {word}: {what}; write a corpus and its split, such as {name}:test")
+            for pair in pairs:
+                for one in iter_corpus_pairs(name, split, *pair, folder, on_empty=str):
+                    yield from (one.source, one.target)
+        elif file_format(Path(word)) == ".tsv":
+            for one in read_pairs(word, on_empty=str):
+                yield from (one.source, one.target)
+        elif file_format(Path(word)) == ".jsonl":
+            for pair in dict.fromkeys(languages):
+                for one in read_pairs(word, fields=pair, on_empty=str):
+                    yield from (one.source, one.target)
+        else:
+            yield from read_lines(word)
