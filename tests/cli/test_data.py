@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import os
 import re
@@ -22,7 +23,7 @@ from regard.data import SentencePair, read_pairs
 from regard.data.corpora import CORPORA
 from regard.world import World, translation_pairs
 
-COMMANDS = ["show", "check", "convert", "world", "fetch"]
+COMMANDS = ["show", "check", "convert", "world", "fetch", "clean", "prepare"]
 PAIRS = [SentencePair("a cat", "eine Katze"), SentencePair("two dogs", "zwei Hunde")]
 
 app = typer.Typer(cls=OneLineErrorGroup, rich_markup_mode="markdown")
@@ -285,3 +286,78 @@ def test_without_a_network_fetch_says_so_in_one_line(monkeypatch):
     assert re.fullmatch(
         r"https://raw\S+/input\.txt: cannot be reached \(.*not known\); check the network, or .*", output
     )
+
+
+# --- cleaning and preparing ---
+
+
+DIRTY = "the cat sleeps\tle chat dort\nThe cat sleeps.\tLe chat dort.\na dog\t\nso\tune phrase bien trop longue ici\n"
+
+
+def test_clean_keeps_good_pairs_and_counts_the_others():
+    Path("dirty.tsv").write_text(DIRTY + "where is it\toù est-il\n")
+    Path("test.fr").write_text("Où est-il ?\n")
+    words = ("clean", "dirty.tsv", "--exclude", "test.fr", "--out", "good.tsv", "--report", "report.json")
+    shown = assert_prints(*words, "--removed", "bad.jsonl", "--max-ratio", "2")
+    assert Path("good.tsv").read_text() == "the cat sleeps\tle chat dort\n"
+    counts = {"empty": 1, "test overlap": 1, "duplicate": 1, "ratio": 1}
+    assert json.loads(Path("report.json").read_text()) == {"read": 5, "removed": counts, "kept": 1}
+    assert [line.split() for line in shown.splitlines()[1:-1]] == [
+        ["read", "5"],
+        ["-", "empty", "1"],
+        ["-", "test", "overlap", "1"],
+        ["-", "duplicate", "1"],
+        ["-", "ratio", "1"],
+        ["kept", "1", "(20.0%)"],
+    ]
+    rejected = [json.loads(line) for line in Path("bad.jsonl").read_text().splitlines()]
+    assert [one["rule"] for one in rejected] == ["duplicate", "ratio", "test overlap"]
+    assert rejected[0] == {"rule": "duplicate", "en": "The cat sleeps.", "fr": "Le chat dort."}
+
+
+def test_prepare_writes_corpora_that_check_and_training_read(corpora):
+    lines = [f"{one}\t{other}\n" for one, other in translation_pairs(World(max_length=6), "de", 300)]
+    Path("world.tsv").write_text("".join(lines))
+    words = (
+        "prepare",
+        "world.tsv",
+        "multi30k",
+        "--to",
+        "de",
+        "--data",
+        corpora,
+        "--vocab-size",
+        "400",
+        "--workers",
+        "1",
+    )
+    shown = assert_prints(*words, "--out", "prepared")
+    assert re.search(r"prepared: prepared, 29\d pairs of [\d.]+ tokens, [\d.]+ MB, \d+ bytes a pair", shown)
+    assert "train on it: regard train --train prepared --size base --out run\n" in shown
+    assert assert_prints(*words, "--out", "prepared") == shown, "all is done already"
+    assert re.fullmatch(
+        r"prepared/multi30k: .* 2 pairs\nprepared/world: as it was written, 29\d pairs\n",
+        assert_prints("check", "prepared"),
+    )
+    shard = Path("prepared/world/00000.tokens")
+    shard.write_bytes(shard.read_bytes()[:-8])
+    assert "it is torn; prepare the corpus again" in assert_refuses("check", "prepared")
+
+
+def test_mistakes_of_preparing_are_said_in_one_line(corpora):
+    Path("a.en").write_text("one\n")
+    Path("a.tsv").write_text("one\tun\n")
+    for words, message in {
+        ("a.en",): "a.en: one side of a corpus; give the file of the other side behind it",
+        ("nothing.tsv",): "nothing.tsv: no such file",
+        ("a.tsv@en",): "a.tsv@en: the languages behind @ are two, as in a.tsv@en-de",
+        ("a.tsv@en-en",): "both sides are in 'en'",
+        ("multi30k@en-es", "--data", corpora): "multi30k does not translate 'en' into 'es'",
+        ("a.tsv", "--exclude", "tatoeba"): "--exclude tatoeba: its split is missing",
+        ("a.tsv", "--vocabulary", "corpora"): "no such file",
+        ("a.tsv", "--vocab-size", "10"): "size=10 is too small",
+    }.items():
+        answer = run("prepare", *words, "--out", "out", "--workers", "1")
+        assert answer.exit_code == 2
+        assert message in answer.stderr
+        assert answer.stderr.count("\n") == 1

@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import InMemoryBatches, LongPolicy, ShuffleBuffer, StreamingBatches, TokenBatchSampler
-from regard.data.batching import collate, pad_rows, pair_lengths
+from regard.data.batching import BatchCuts, MixtureSampler, collate, pad_rows, pair_lengths
+from regard.data.token_files import CorpusMixture
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.world.splitmix import combine_seeds, random_key, random_keys
+from regard.world.splitmix import combine_seeds, permute, random_key, random_keys
+
+from .prepared import write_examples
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), min_size=1, max_size=101)
 
@@ -272,3 +275,102 @@ def test_a_stream_that_fits_the_buffer_wastes_as_little_as_memory():
     )
     assert len(streamed) == len(TokenBatchSampler(lengths, tokens=1021))
     assert pair_lengths(examples_of(lengths)) == lengths
+
+
+# --- prepared corpora: an order that is computed ---
+
+
+@given(st.integers(1, 300), st.integers(0, 2**64 - 1))
+def test_a_computed_order_is_an_order(count, seed):
+    assert sorted(permute(seed, count, np.arange(count))) == list(range(count))
+
+
+def test_every_order_is_about_as_likely_and_each_number_may_have_its_own():
+    orders = [tuple(permute(seed, 3, np.arange(3)).tolist()) for seed in range(600)]
+    assert all(70 < orders.count(order) < 130 for order in set(orders))
+    assert len(set(orders)) == 6
+    seeds, counts, numbers = np.array([7, 8, 7], np.uint64), np.array([50, 3, 10**9]), np.array([20, 1, 123_456_789])
+    alone = [
+        permute(int(seed), int(count), np.array([n]))[0] for seed, count, n in zip(seeds, counts, numbers, strict=True)
+    ]
+    assert permute(seeds, counts, numbers).tolist() == alone
+
+
+def cut_one_by_one(widths, tokens, sentences):
+    """The definition: a pair that does not fit begins the next batch."""
+    batches, start = [], 0
+    for stop, width in enumerate(widths):
+        if width * (stop + 1 - start) > tokens or stop - start == sentences:
+            batches.append((start, stop))
+            start = stop
+    return [*batches, (start, len(widths))]
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 99), st.sampled_from([None, 1, 2, 5]))
+def test_batches_are_cut_as_pair_by_pair(widths, tokens, sentences):
+    widths = sorted(widths)
+    cuts = BatchCuts.of(*np.unique(widths, return_counts=True), tokens=tokens, sentences=sentences)
+    assert [cuts.bounds(n) for n in range(len(cuts))] == cut_one_by_one(widths, tokens, sentences)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory) -> CorpusMixture:
+    """Two corpora in several shards, 300 pairs and 100, with the number of each pair as its first id."""
+    here, examples = tmp_path_factory.mktemp("mixture"), examples_of(captions(400))
+    one = write_examples(here / "one", [examples[:64], examples[64:200], examples[200:300]])
+    return CorpusMixture((one, write_examples(here / "two", [examples[300:]])))
+
+
+def all_rows(batches: MixtureSampler, epoch: int) -> list[list[int]]:
+    return [batches.batch_rows(epoch, index) for index in range(len(batches))]
+
+
+def test_prepared_corpora_make_the_batches_of_a_list_in_another_order(mixture):
+    ours, theirs = MixtureSampler(mixture, tokens=211), listed_sampler(mixture, 211)
+    epochs = [all_rows(ours, epoch) for epoch in (0, 1)]
+    for epoch in epochs:
+        assert sorted(row for rows in epoch for row in rows) == list(range(400))
+    assert list(map(len, epochs[0])) != list(map(len, epochs[1])), "batches come in another order"
+    of_two = [sorted(sum(row >= 300 for row in rows) for rows in epoch) for epoch in epochs]
+    assert of_two[0] != of_two[1], "and other pairs meet in them"
+    assert sorted(map(len, epochs[0])) == sorted(map(len, theirs.epoch(0)))
+
+    def shapes(batches):
+        return sorted(collate([mixture[row] for row in rows]).target.shape for rows in batches)
+
+    assert shapes(epochs[0]) == shapes(epochs[1]) == shapes(theirs.epoch(0))
+
+
+def listed_sampler(mixture: CorpusMixture, tokens: int, **options: int) -> TokenBatchSampler:
+    return TokenBatchSampler(pair_lengths(list(mixture)), tokens=tokens, long=LongPolicy.DROP, **options)
+
+
+def test_a_limit_drops_what_a_list_would_drop(mixture):
+    ours, theirs = MixtureSampler(mixture, tokens=97, limit=17), listed_sampler(mixture, 97, limit=17)
+    assert 0 < ours.num_dropped == theirs.num_dropped == len(theirs.dropped)
+    assert {row for rows in all_rows(ours, 3) for row in rows} == set(range(400)) - set(theirs.dropped)
+
+
+def test_a_batch_depends_on_seed_epoch_and_number_alone(mixture):
+    found = all_rows(MixtureSampler(mixture, tokens=97, seed=3), 5)
+    assert MixtureSampler(mixture, tokens=97, seed=3).batch_rows(5, 7) == found[7]
+    assert MixtureSampler(mixture, tokens=97, seed=4).batch_rows(5, 7) != found[7]
+    order = [row for rows in found for row in rows]
+    assert abs(np.corrcoef(order, np.arange(400))[0, 1]) < 0.2
+
+
+def test_corpora_are_mixed_in_proportion_to_their_weights(mixture):
+    batches = MixtureSampler(CorpusMixture(mixture.corpora, (1.0, 1.5)), tokens=97)
+    seen = np.zeros(400, int)
+    for epoch in range(4):
+        rows = [row for batch in all_rows(batches, epoch) for row in batch]
+        first = sum(row < 300 for row in rows)
+        assert first == 300, "that with the least weight is seen once"
+        assert abs((len(rows) - first) / first - 1.5) < 0.05
+        seen += np.bincount(rows, minlength=400)
+    assert set(seen[:300]) == {4}
+    lengths = [(max(len(source) + 1, len(target) + 2), (len(source) - len(target)) // 4) for source, target in mixture]
+    for kind in set(lengths[300:]):
+        assert np.ptp([seen[row] for row in range(300, 400) if lengths[row] == kind]) <= 1, "all as often, in the end"
+    lone = [rows for rows in all_rows(batches, 0) if len({row < 300 for row in rows}) == 1]
+    assert len(lone) < len(batches) / 2, "batches hold pairs of both"

@@ -1,17 +1,28 @@
-"""`regard data`: lists, checks, downloads and converts corpora; `regard vectors`: skip-gram word vectors."""
+"""`regard data`: lists, checks, downloads, converts, cleans and prepares corpora; `regard vectors`: word vectors."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import DataFolder, Split, with_progress, writable_file
+from regard.cli.options import (
+    DataFolder,
+    Split,
+    shell_command,
+    with_option_groups,
+    with_progress,
+    writable_file,
+    writable_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from regard.data.cleaning import CleaningReport, CleaningRules
     from regard.data.corpora import CorpusInfo, FileCheck
     from regard.data.parallel import SentencePair
 
@@ -19,12 +30,52 @@ CorpusName = Annotated[str, typer.Argument(help="The name of a known corpus; reg
 PAIRS_HELP = "x.tsv, x.jsonl, or x for two text files such as x.en and x.fr; each also with .gz or .xz."
 PairsPath = Annotated[Path, typer.Argument(help=PAIRS_HELP)]
 
+SOURCES_HELP = (
+    "Known corpora, .tsv and .jsonl files, and pairs of text files, in any number; each with @ and its languages if "
+    "they differ, as in europarl@en-de."
+)
+SourceOption = Annotated[str, typer.Option("--from", "--source", help="The language of the first side.")]
+TargetOption = Annotated[str, typer.Option("--to", "--target", help="The language of the second side.")]
+ExcludeOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Test sets: pairs with a sentence of theirs are removed. A file, or tatoeba:test; repeatable."),
+]
+
 data = typer.Typer(rich_markup_mode="markdown")
+
+
+@dataclass(frozen=True)
+class CleaningOptions:
+    """The options of the cleaning rules."""
+
+    min_words: Annotated[int, typer.Option(min=1, help="Words of a side, at least.")] = 1
+    max_words: Annotated[int, typer.Option(min=1, help="Words of a side, at most.")] = 200
+    max_ratio: Annotated[
+        float,
+        typer.Option(min=1, help="One side may have so many times the characters of the other, ten added to both."),
+    ] = 3.0
+    min_letters: Annotated[float, typer.Option(min=0, max=1, help="The share of letters on a side, at least.")] = 0.5
+    keep_identical: Annotated[bool, typer.Option("--keep-identical", help="Keep pairs of the same text.")] = False
+    any_language: Annotated[bool, typer.Option("--any-language", help="Do not identify languages.")] = False
+    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False
+
+    def build(self) -> "CleaningRules":
+        from regard.data.cleaning import CleaningRules
+
+        return CleaningRules(
+            min_words=self.min_words,
+            max_words=self.max_words,
+            max_ratio=self.max_ratio,
+            min_letters=self.min_letters,
+            identical=not self.keep_identical,
+            language=not self.any_language,
+            duplicates=not self.keep_duplicates,
+        )
 
 
 @data.callback(invoke_without_command=True)
 def list_corpora(context: typer.Context, folder: DataFolder = None) -> None:
-    """Known corpora: list, show, check, download, convert.
+    """Corpora: list, show, check, download and convert known ones; clean and prepare any.
 
     Example: `regard data --data corpora`
     """
@@ -82,13 +133,26 @@ def show(name: CorpusName, folder: DataFolder = None) -> None:
 
 
 @data.command()
-def check(name: CorpusName, folder: DataFolder = None) -> None:
+def check(
+    name: Annotated[str, typer.Argument(help="The name of a known corpus, or a folder of regard data prepare.")],
+    folder: DataFolder = None,
+) -> None:
     """Compare files with the known checksums.
 
-    Another version is reported, not refused; only an unreadable file is an error.
+    Another version is reported, not refused; only an unreadable file is an error. Of a prepared corpus all is read.
 
     Example: `regard data check multi30k --data corpora`
+
+    Example: `regard data check prepared`
     """
+    from regard.data.token_files import CorpusMixture, is_prepared
+
+    if is_prepared(name):
+        for corpus in CorpusMixture.open([name]).corpora:
+            for shard in with_progress(corpus.shards, "checking", len(corpus.shards)):
+                shard.verify()
+            typer.echo(f"{corpus.folder}: as it was written, {len(corpus):,} pairs")
+        return
     from regard.data.corpora import FileState, find_corpus, find_file
     from regard.data.corpora import check_corpus as checks
 
@@ -212,6 +276,199 @@ def fetch(name: CorpusName, folder: Annotated[Path, typer.Argument(help="The fol
         typer.echo(f"all files are in {folder} already")
     if corpus.note:
         typer.echo(f"note: {corpus.note}")
+
+
+@data.command()
+@with_option_groups
+def clean(
+    inputs: Annotated[list[str], typer.Argument(metavar="FROM", help=SOURCES_HELP)],
+    out: Annotated[Path, typer.Option(help=f"Where to write the pairs that are kept: {PAIRS_HELP}")],
+    source: SourceOption = "en",
+    target: TargetOption = "fr",
+    rules: CleaningOptions = CleaningOptions(),
+    exclude: ExcludeOption = None,
+    report: Annotated[Path | None, typer.Option(help="Write the counts here as JSON.")] = None,
+    removed: Annotated[
+        Path | None, typer.Option(help="Write the removed pairs here, as JSON lines with the rule of each.")
+    ] = None,
+    split: Annotated[Split, typer.Option(help="For known corpora.")] = "train",
+    folder: DataFolder = None,
+) -> None:
+    """Remove pairs that teach nothing, and say how many each rule removed: a table, and JSON.
+
+    In this order: an empty side; a sentence of a test set (--exclude); a pair that was there before, but for case,
+    punctuation and spaces; too few or too many words; one side much longer; both sides the same; few letters; a side
+    more like another language of the corpus, by n-grams learnt from it. Pairs are read one at a time, in memory of 8
+    bytes each.
+
+    Example: `regard data clean mine.tsv --from en --to fr --out clean.tsv --report clean.json`
+
+    Example: `regard data clean europarl --to de --exclude newstest:test --exclude my-test.tsv --out clean.tsv.gz`
+    """
+    import json
+
+    from regard.data.cleaning import CleaningReport, HashSet, LanguageIdentifier, clean_pairs
+    from regard.data.corpora import iter_excluded, parse_sources
+    from regard.data.files import open_atomic, write_text_atomic
+
+    out, report, removed = writable_file(out), report and writable_file(report), removed and writable_file(removed)
+    sources, languages = parse_sources(inputs, (source, target), split, folder), (source, target)
+    if other := [one for one in sources if one.languages != languages]:
+        raise ValueError(f"{other[0].name} is {'-'.join(other[0].languages)}; the pairs of one file have one direction")
+    chosen, test = rules.build(), HashSet().update(iter_excluded(exclude or [], [languages], folder))
+    empty: list[str] = []
+
+    def read() -> "Iterator[SentencePair]":
+        for one in sources:
+            yield from one.read(empty.append)
+
+    identifier = None
+    if chosen.language:
+        texts = {
+            name: (getattr(pair, side) for pair in read())
+            for side, name in zip(("source", "target"), languages, strict=True)
+        }
+        identifier = LanguageIdentifier.train(texts)
+        empty.clear()
+    counts: Counter[str] = Counter()
+    found = clean_pairs(read(), chosen, test=test, identifier=identifier, languages=languages)
+
+    with open_atomic(removed) if removed else nullcontext() as rejected:
+
+        def kept() -> "Iterator[SentencePair]":
+            for pair, why in with_progress(found, "cleaning"):
+                counts["read"] += 1
+                if why is None:
+                    yield pair
+                    continue
+                counts[why] += 1
+                if rejected:
+                    line = {"rule": why, source: pair.source, target: pair.target}
+                    rejected.write(f"{json.dumps(line, ensure_ascii=False)}\n".encode())
+
+        from regard.data.parallel import write_pairs
+
+        done = write_pairs(kept(), out, languages)
+    total = CleaningReport(counts.pop("read", 0) + len(empty)) + CleaningReport(0, counts + Counter(empty=len(empty)))
+    print_cleaning({"pairs": total})
+    if report:
+        write_text_atomic(report, json.dumps(total.to_dict(), indent=1) + "\n")
+    typer.echo(f"written: {' and '.join(map(str, done.paths))}, {done.pairs:,} pairs")
+
+
+def print_cleaning(reports: "Mapping[str, CleaningReport]") -> None:
+    """A table: a column for each corpus, a row for each rule that removed a pair."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from regard.data.cleaning import RULES
+
+    table = Table("", *reports, box=None, header_style="bold", pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("read", *(f"{one.read:,}" for one in reports.values()))
+    for rule in RULES:
+        if any(one.removed.get(rule) for one in reports.values()):
+            table.add_row(f"- {rule}", *(f"{one.removed.get(rule, 0):,}" for one in reports.values()))
+    shares = (f"{one.kept:,} ({one.kept / max(one.read, 1):.1%})" for one in reports.values())
+    table.add_row("kept", *shares)
+    Console().print(table)
+
+
+@data.command()
+@with_option_groups
+def prepare(
+    inputs: Annotated[list[str], typer.Argument(metavar="FROM", help=SOURCES_HELP)],
+    out: Annotated[Path, typer.Option(help="The folder to write; a preparation that was interrupted is resumed.")],
+    source: SourceOption = "en",
+    target: TargetOption = "fr",
+    kind: Annotated[str, typer.Option(help="bpe, unigram, words or characters.")] = "bpe",
+    vocab_size: Annotated[int, typer.Option(help="Ids of a vocabulary.")] = 16_000,
+    separate: Annotated[bool, typer.Option("--separate", help="A vocabulary for each side, not a joint one.")] = False,  # noqa: FBT002
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Text in lower case.")] = False,  # noqa: FBT002
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="Take the vocabularies of this run or prepared corpus instead.")
+    ] = None,
+    no_clean: Annotated[bool, typer.Option("--no-clean", help="Keep all pairs; see regard data clean.")] = False,  # noqa: FBT002
+    rules: CleaningOptions = CleaningOptions(),
+    exclude: ExcludeOption = None,
+    held_out: Annotated[
+        int, typer.Option(min=0, help="Pairs of each corpus to validate on: at most so many, and every hundredth.")
+    ] = 2000,
+    tags: Annotated[
+        bool | None,
+        typer.Option(
+            "--tags/--no-tags", help="Begin sources with their target language; default: if there are several."
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None,
+    split: Annotated[Split, typer.Option(help="For known corpora.")] = "train",
+    folder: DataFolder = None,
+) -> None:
+    """Clean and tokenise corpora into memory-mapped token files, from which any amount can be trained.
+
+    A pair of 68 tokens takes 140 bytes of disk, and no memory. Each corpus becomes a folder in OUT, with the
+    vocabularies, counts of what was removed, and pairs held out for validation. Killed at any moment, the same command
+    goes on.
+
+    Example: `regard data prepare europarl tatoeba --to fr --exclude newstest:test --data corpora --out prepared`
+
+    Example: `regard train --train prepared --size base --out run`
+
+    Example: `regard data prepare mine.en mine.de more.tsv.gz --to de --vocab-size 8000 --out prepared`
+
+    Example: `regard data prepare europarl@en-fr europarl@en-de --data corpora --out both` (see regard translate --to)
+
+    Example: `regard data prepare more.tsv --vocabulary prepared --out more` (the same vocabularies)
+    """
+    import os
+
+    from regard.data.cleaning import CleaningReport, HashSet
+    from regard.data.corpora import iter_excluded, parse_sources
+    from regard.data.preparation import PreparationRequest, prepare_corpora
+    from regard.tasks.translation.task import text_settings, train_tokenizers
+
+    sources = parse_sources(inputs, (source, target), split, folder)
+    asked = {"kind": kind, "vocab_size": vocab_size, "joint": not separate, "lowercase": lowercase}
+    text = text_settings(vocabulary, asked)
+    request = PreparationRequest(
+        sources=sources,
+        out=writable_folder(out),
+        text=text.to_dict(),
+        learn=lambda sample: train_tokenizers(sample, text),
+        vocabulary=vocabulary,
+        rules=None if no_clean else rules.build(),
+        excluded=HashSet().update(iter_excluded(exclude or [], [one.languages for one in sources], folder)),
+        held_out=held_out,
+        tags=tags,
+        workers=workers or os.cpu_count() or 1,
+    )
+    with step_progress() as seen:
+        found = prepare_corpora(request, seen)
+    print_cleaning({one.folder.name: CleaningReport.from_dict(one.description["cleaning"]) for one in found})
+    pairs, ids, size = (
+        sum(part) for part in zip(*((len(one), one.description["ids"], one.bytes) for one in found), strict=True)
+    )
+    mean, each = ids / pairs, size / pairs
+    typer.echo(f"prepared: {out}, {pairs:,} pairs of {mean:.1f} tokens, {size / 1e6:,.1f} MB, {each:.0f} bytes a pair")
+    typer.echo(f"train on it: {shell_command('regard', 'train', '--train', out, '--size', 'base', '--out', 'run')}")
+
+
+@contextmanager
+def step_progress() -> "Iterator[Callable[[str, int, int | None], None]]":
+    """A progress bar for steps one after the other: the name of each, what is done, and the total if it is known."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def seen(what: str, done: int, total: int | None) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        yield seen
 
 
 # --- progress of downloads ---

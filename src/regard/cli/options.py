@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Model = TypeVar("Model", bound="PretrainedModel")
 MAX_FILE_NAME, MAX_QUOTED = 255, 40  # letters of a file name, and of a quoted sentence
-FILES = "Training files; for translation: a .tsv, a .jsonl with a field per language, or (passed twice) two text files."
+FILES = (
+    "Training files; for translation: a .tsv, a .jsonl with a field per language, (passed twice) two text files, or "
+    "folders of regard data prepare, each with :WEIGHT if you like."
+)
 DataFolder = Annotated[
     Path | None,
     typer.Option("--data", envvar="REGARD_DATA", help="The folder that holds known corpora; see regard data."),

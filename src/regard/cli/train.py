@@ -119,6 +119,10 @@ def train(
 
     Example: `regard train --init-from run --train my.en --train my.de --learning-rate 1e-4 --steps 500 --out mine`
 
+    Example: `regard train --train prepared --size base --out run` (token files of regard data prepare)
+
+    Example: `regard train --train prepared/europarl:1 --train prepared/tatoeba:3 --out run` (weights)
+
     Example: `regard train --train train.tsv --size small --dry-run > recipe.toml` (what it would do, and take)
 
     Example: `regard train --track tensorboard --out run`
@@ -337,10 +341,11 @@ def prepare_run(
     make_train_config(settings.train, 1)  # an error in it should not wait for the corpus to be read
     with console.status(f"reading {kind.examples}"):
         examples, held_out = (kind.read(settings, split, request.data) for split in ("train", "valid"))
+    settings = kind.fit_settings(settings, examples.examples, overrides)
     follows = existing is None and recipe is None and "data.corpus" in overrides
     count = effective_examples(examples.examples)
     if follows and not start:
-        settings = fit_to_data(settings, count, overrides)
+        settings = kind.fit_settings(fit_to_data(settings, count, overrides), examples.examples, overrides)
     if device == "cpu" and settings.train.batch_size <= SMALL_BATCH_TOKENS:
         torch.set_num_threads(1)
     with console.status("preparing the model"):

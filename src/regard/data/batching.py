@@ -15,6 +15,7 @@ It has no state, so to resume at a position is to read up to it again, without m
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
@@ -29,11 +30,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.data.token_files import CorpusMixture, Example, padded_width
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.world.splitmix import combine_seeds, random_key, random_keys
+from regard.world.splitmix import combine_seeds, keyed_hash, permute, random_key, random_keys, random_keys_at
 
 Ids = Sequence[int]
-Example = tuple[Ids, Ids]
+SKEWS = 2**17  # more than there are: a class of lengths has the key width · SKEWS + skew
 LENGTH_SKEW_BIN = 4  # pairs that differ by less in how much longer one side is than the other may share a batch
 
 
@@ -217,7 +219,8 @@ class TokenBatchSampler:
             raise ValueError(f"epoch={epoch}: epochs count from 0")
         keys = random_keys(combine_seeds(self.seed, epoch, 0), len(self._fitting))
         rows = self._fitting[np.lexsort((keys, self._skew[self._fitting], self._width[self._fitting]))]
-        batches = [rows[start:stop].tolist() for start, stop in self._cuts] + [[row] for row in self._alone]
+        bounds = map(self._cuts.bounds, range(len(self._cuts)))
+        batches = [rows[start:stop].tolist() for start, stop in bounds] + [[row] for row in self._alone]
         order = np.argsort(random_keys(combine_seeds(self.seed, epoch, 1), len(batches)), kind="stable")
         return [batches[n] for n in order]
 
@@ -231,6 +234,10 @@ class TokenBatchSampler:
     def dropped(self) -> list[int]:
         """The rows left out because they are too long."""
         return self._long.tolist() if self.long == LongPolicy.DROP else []
+
+    @property
+    def num_dropped(self) -> int:
+        return len(self.dropped)
 
     @property
     def padding_fraction(self) -> float:
@@ -252,11 +259,11 @@ class TokenBatchSampler:
 
     @cached_property
     def _width(self) -> NDArray[np.int64]:
-        return self._ids.max(axis=1)
+        return padded_width(self._sides[:, 0], self._sides[:, 1])
 
     @cached_property
     def _skew(self) -> NDArray[np.int64]:
-        return (self._sides[:, 0] - self._sides[:, 1]) // LENGTH_SKEW_BIN
+        return length_skew(self._sides[:, 0], self._sides[:, 1])
 
     @cached_property
     def _too_long(self) -> NDArray[np.bool_]:
@@ -275,15 +282,197 @@ class TokenBatchSampler:
         return self._long.tolist() if self.long == LongPolicy.ALONE else []
 
     @cached_property
-    def _cuts(self) -> list[tuple[int, int]]:
+    def _cuts(self) -> "BatchCuts":
         """Where, among the pairs from short to long, each batch starts and stops."""
-        cuts, start, widths = [], 0, np.sort(self._width[self._fitting]).tolist()
-        most = len(widths) if self.sentences is None else self.sentences
-        for stop, width in enumerate(widths):
-            if width * (stop + 1 - start) > self.tokens or stop - start == most:
-                cuts.append((start, stop))
-                start = stop
-        return [*cuts, (start, len(widths))] if widths else []
+        widths, counts = np.unique(self._width[self._fitting], return_counts=True)
+        return BatchCuts.of(widths, counts, tokens=self.tokens, sentences=self.sentences)
+
+
+def length_skew(source: Any, target: Any) -> Any:
+    """How much longer the source is, in bins: pairs of one bin and one width share a batch."""
+    return (source - target) // LENGTH_SKEW_BIN
+
+
+@dataclass(frozen=True)
+class BatchCuts:
+    """Where pairs from short to long are cut into batches, each as large as the budget allows.
+
+    Batches of one width are all of a size, but for the first and the last, so a few numbers describe millions.
+
+    Examples:
+        >>> cuts = BatchCuts.of([4, 5], [3, 3], tokens=8)  # two of width 4; of width 5 each alone
+        >>> [cuts.bounds(n) for n in range(len(cuts))]
+        [(0, 2), (2, 3), (3, 4), (4, 5), (5, 6)]
+    """
+
+    series: tuple[tuple[int, int, int], ...]
+    """(number of batches before, first pair, pairs in each), up to the end of the next."""
+    batches: int
+    pairs: int
+
+    @staticmethod
+    def of(widths: Iterable[Any], counts: Iterable[Any], *, tokens: int, sentences: int | None = None) -> "BatchCuts":
+        """Of so many pairs of each width, from narrow to wide; none of them exceeds the budget by itself."""
+        series: list[tuple[int, int, int]] = []
+        batches, start, held = 0, 0, 0  # `held` pairs from `start` on wait for more
+
+        def close(size: int, times: int) -> None:
+            nonlocal batches, start
+            if times:
+                series.append((batches, start, size))
+                batches, start = batches + times, start + size * times
+
+        for width, count in zip(map(int, widths), map(int, counts), strict=True):
+            most = min(tokens // width, sentences or tokens)
+            if held >= most:
+                close(held, 1)
+                held = 0
+            if held and held + count > most:
+                close(most, 1)
+                count, held = count - (most - held), 0
+            full = max(held + count - 1, 0) // most  # the last stays open: what follows may fit
+            close(most, full)
+            held += count - full * most
+        close(held, int(held > 0))
+        return BatchCuts(tuple(series), batches, start)
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def bounds(self, index: int) -> tuple[int, int]:
+        """The first pair of a batch, and the one behind its last."""
+        before, first, size = self.series[bisect_right(self.series, index, key=lambda one: one[0]) - 1]
+        start = first + (index - before) * size
+        return start, start + size
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureSampler:
+    """Batches of prepared corpora, as `TokenBatchSampler` makes them, with a computed order: nothing is held of a pair.
+
+    Pairs of one width and skew are a class. In an epoch those of a class come in a random order, of each corpus as many
+    as its weight asks for, and so do the batches. A corpus that is seen several times, or partly, goes on in the next
+    epoch with those that were seen least. What a batch holds is a function of (seed, epoch, index) and nothing else.
+
+    Examples:
+        >>> corpora = prepared_corpora("prepared")
+        >>> batches = MixtureSampler(corpora, tokens=64, seed=0)
+        >>> rows = [row for index in range(len(batches)) for row in batches.batch_rows(0, index)]
+        >>> sorted(rows) == list(range(len(corpora)))
+        True
+    """
+
+    mixture: CorpusMixture
+    _: KW_ONLY
+    tokens: int = 4096
+    limit: int | None = None
+    """At most so many ids on a side, without BOS and EOS; longer pairs are left out."""
+    seed: int = 0
+
+    def __len__(self) -> int:
+        """How many batches an epoch has."""
+        return len(self._cuts)
+
+    @property
+    def num_dropped(self) -> int:
+        return len(self.mixture) - int(self._runs.sizes.sum())
+
+    def batch_rows(self, epoch: int, index: int) -> list[int]:
+        """The numbers of the pairs of a batch."""
+        if epoch < 0 or not 0 <= index < len(self):
+            raise ValueError(f"epoch={epoch} and index={index} count from 0; an epoch has {len(self)} batches")
+        number = int(permute(combine_seeds(self.seed, epoch, 1), len(self), np.array([index]))[0])
+        places = np.arange(*self._cuts.bounds(number))
+        classes = np.searchsorted(self._first_places, places, "right") - 1
+        seeds = random_keys_at(combine_seeds(self.seed, epoch, 0), classes.astype(np.uint64))
+        drawn = permute(seeds, self._drawn[classes].sum(1), places - self._first_places[classes])
+        upto = np.cumsum(self._drawn[classes], axis=1)
+        corpora = (drawn[:, None] >= upto).sum(1)
+        cells = classes, corpora
+        drawn = drawn - (upto[np.arange(len(drawn)), corpora] - self._drawn[cells])
+        seen = epoch * self._drawn[cells] + drawn  # of this class and corpus, since the beginning
+        passes, numbers = np.divmod(seen, self._counts[cells])
+        # the order in which a pass over them takes them, so that of a part of a pass all are as likely
+        seeds = random_keys_at(combine_seeds(self.seed, 2), self._first_members[cells].astype(np.uint64))
+        numbers = permute(keyed_hash(seeds, 0, passes.astype(np.uint64)), self._counts[cells], numbers)
+        return self._runs.rows(self._first_members[cells] + numbers)
+
+    @cached_property
+    def _runs(self) -> "LengthRuns":
+        return LengthRuns.of(self.mixture, self.tokens, self.limit)
+
+    @cached_property
+    def _classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The key of each class, from narrow to wide, and that of each run."""
+        return np.unique(self._runs.keys, return_inverse=True)
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        """Pairs of each class and corpus."""
+        keys, of_run = self._classes
+        counts = np.zeros((len(keys), len(self.mixture.corpora)), np.int64)
+        np.add.at(counts, (of_run, self._runs.corpora), self._runs.sizes)
+        return counts
+
+    @cached_property
+    def _drawn(self) -> NDArray[np.int64]:
+        """How many of them an epoch sees."""
+        return np.rint(self._counts * self.mixture.repeats(self._counts.sum(0).tolist())).astype(np.int64)
+
+    @cached_property
+    def _first_places(self) -> NDArray[np.int64]:
+        """Where each class begins in an epoch whose pairs stand from short to long."""
+        sizes = self._drawn.sum(1)
+        return np.cumsum(sizes) - sizes
+
+    @cached_property
+    def _first_members(self) -> NDArray[np.int64]:
+        """Where the pairs of each class and corpus begin, run after run."""
+        flat = self._counts.ravel()
+        return (np.cumsum(flat) - flat).reshape(self._counts.shape)
+
+    @cached_property
+    def _cuts(self) -> BatchCuts:
+        keys, _ = self._classes
+        return BatchCuts.of(keys // SKEWS, self._drawn.sum(1), tokens=self.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class LengthRuns:
+    """Runs of pairs of one width and skew in the shards of a mixture, in the order (key, corpus, shard)."""
+
+    keys: NDArray[np.int64]
+    corpora: NDArray[np.int64]
+    first_rows: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @staticmethod
+    def of(mixture: CorpusMixture, tokens: int, limit: int | None) -> "LengthRuns":
+        """Those that the limit and the budget allow."""
+        parts: list[tuple[NDArray[np.int64], ...]] = []
+        for number, corpus in enumerate(mixture.corpora):
+            for shard, first in zip(corpus.shards, corpus.first_rows[:-1], strict=True):
+                source, target, starts, sizes = shard.length_runs()
+                fits = ~exceeds_limit(source, target, tokens, limit)
+                source, target, starts, sizes = (part[fits] for part in (source, target, starts, sizes))
+                keys = padded_width(source, target) * SKEWS + length_skew(source, target) + SKEWS // 2
+                # runs of one bin lie side by side: a limit cuts off the end of a bin at most
+                heads = np.flatnonzero(np.diff(keys, prepend=-1))
+                rows = int(mixture.first_rows[number]) + int(first) + starts[heads]
+                summed = np.add.reduceat(sizes, heads) if len(heads) else sizes
+                parts.append((keys[heads], np.full(len(heads), number), rows, summed))
+        keys, corpora, rows, sizes = (np.concatenate(part) for part in zip(*parts, strict=True))
+        order = np.lexsort((rows, corpora, keys))
+        return LengthRuns(*(part[order] for part in (keys, corpora, rows, sizes)))
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        return np.cumsum(self.sizes)
+
+    def rows(self, members: NDArray[np.int64]) -> list[int]:
+        """The pairs with these numbers, counted run after run."""
+        runs = np.searchsorted(self._ends, members, "right")
+        return (self.first_rows[runs] + members - (self._ends[runs] - self.sizes[runs])).tolist()
 
 
 class BatchSource(ABC):

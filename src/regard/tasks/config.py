@@ -425,7 +425,7 @@ MIN_STEPS, MAX_STEPS = 250, 100_000
 
 def effective_examples(examples: Sequence[Any]) -> int:
     """How many there are; of running text, whose lines may be as long as they like, in lines of the usual length."""
-    texts = [one for one in examples if isinstance(one, str)]
+    texts = examples if len(examples) and isinstance(examples[0], str) else ()
     return max(len(examples), sum(map(len, texts)) // LINE_CHARACTERS)
 
 

@@ -6,7 +6,7 @@ that regard.see can trace any task without naming one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
@@ -252,6 +252,10 @@ class Task(ABC):
     def read(self, settings: Any, split: Split, folder: Path | None = None) -> LoadedExamples[Any]:
         """The examples of a split; the folder holds known corpora."""
         return settings.data.read(split, folder)
+
+    def fit_settings(self, settings: Any, examples: Sequence[Any], given: Collection[str]) -> Any:
+        """The settings with what the training examples say; `given` are the keys that the user has set."""
+        return settings
 
     def token_ids(self, task_model: Any, examples: Sequence[Any]) -> Iterable[Sequence[int]]:
         """Those that the model reads at once; none if it reads images, or a text in windows."""

@@ -21,7 +21,7 @@ E = TypeVar("E")
 class LoadedExamples(Generic[E]):
     """Examples, and what was left out of them in sentences."""
 
-    examples: list[E]
+    examples: Sequence[E]
     skipped: tuple[str, ...] = ()
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -11,7 +11,8 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batching import NO_SEGMENT, Example, LongPolicy, PackedBatch, TokenBatchSampler
+from regard.data.batching import NO_SEGMENT, Example, LongPolicy, MixtureSampler, PackedBatch, TokenBatchSampler
+from regard.data.token_files import CorpusMixture
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.seq2seq import map_tensors
 from regard.training.config import TrainSettings
@@ -40,7 +41,7 @@ class Corpus(Generic[E, B]):
     """Training examples; a step's batches by epoch and index."""
 
     examples: Sequence[E] = field(repr=False)
-    batches: TokenBatchSampler
+    batches: TokenBatchSampler | MixtureSampler
     collate: Collate[E, B]
     accumulate: int = 1
     device: str = "cpu"
@@ -62,13 +63,7 @@ class Corpus(Generic[E, B]):
         captures them, every batch of a length is filled up to as many examples. On a CPU none is, but they are the same
         batches.
         """
-        sizes = lengths(examples)
-        if filler and train.cuda_graph:
-            most = min(train.max_length, train.batch_size - 1)
-            sizes = [(size if size > most else min(round_up_length(size), most), 0) for size, _ in sizes]
-        batches = TokenBatchSampler(
-            sizes, tokens=train.batch_size, limit=train.max_length, long=LongPolicy.DROP, seed=train.seed
-        )
+        batches = make_sampler(examples, lengths, train, rounded=filler is not None and train.cuda_graph)
         if not len(batches):
             key, size = min(
                 ("batch_size", train.batch_size), ("max_length", train.max_length), key=lambda pair: pair[1]
@@ -79,14 +74,21 @@ class Corpus(Generic[E, B]):
 
     @property
     def left_out(self) -> int:
-        return len(self.batches.dropped)
+        return self.batches.num_dropped
 
     def steps(self, epoch: int) -> int:
         return -(-len(self.batches) // self.accumulate)
 
     def at(self, epoch: int, index: int) -> list[tuple[B, int]]:
-        rows = epoch_batches(self.batches, epoch)[index * self.accumulate : (index + 1) * self.accumulate]
-        return [self.batch(part) for part in rows]
+        first = index * self.accumulate
+        numbers = range(first, min(first + self.accumulate, len(self.batches)))
+        return [self.batch(self.rows(epoch, number)) for number in numbers]
+
+    def rows(self, epoch: int, number: int) -> list[int]:
+        """The examples of a batch."""
+        if isinstance(self.batches, TokenBatchSampler):
+            return epoch_batches(self.batches, epoch)[number]
+        return self.batches.batch_rows(epoch, number)
 
     def batch(self, rows: Sequence[int]) -> tuple[B, int]:
         examples = [self.examples[row] for row in rows]
@@ -99,13 +101,29 @@ class Corpus(Generic[E, B]):
         return made.to(self.device), made.tokens
 
     def length(self, rows: Sequence[int]) -> int:
+        assert isinstance(self.batches, TokenBatchSampler), "whoever fills up batches holds their lengths"
         return max(self.batches.lengths[row][0] for row in rows)
 
     def longest_first(self) -> Iterator[tuple[B, int]]:
         """Where lengths were rounded, a batch of each."""
         if self.filler:
-            one_of = {self.length(rows): rows for rows in epoch_batches(self.batches, 0)}
+            one_of = {self.length(rows): rows for rows in (self.rows(0, number) for number in range(len(self.batches)))}
             yield from (self.batch(one_of[length]) for length in sorted(one_of, reverse=True))
+
+
+def make_sampler(
+    examples: Sequence[Any], lengths: Lengths[Any], train: TrainSettings, *, rounded: bool
+) -> TokenBatchSampler | MixtureSampler:
+    """Which examples share a batch: prepared corpora compute it, of others the lengths of all are held."""
+    if isinstance(examples, CorpusMixture):
+        return MixtureSampler(examples, tokens=train.batch_size, limit=train.max_length, seed=train.seed)
+    sizes = lengths(examples)
+    if rounded:
+        most = min(train.max_length, train.batch_size - 1)
+        sizes = [(size if size > most else min(round_up_length(size), most), 0) for size, _ in sizes]
+    return TokenBatchSampler(
+        sizes, tokens=train.batch_size, limit=train.max_length, long=LongPolicy.DROP, seed=train.seed
+    )
 
 
 def round_up_length(length: int) -> int:

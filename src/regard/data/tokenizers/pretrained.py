@@ -259,6 +259,16 @@ class SentencePieceEngine(TokenizerEngine):
         }
 
 
+def language_tag(language: str) -> str:
+    """What a text for a model of several target languages begins with, as Marian's have it.
+
+    Examples:
+        >>> language_tag("fr")
+        '>>fr<<'
+    """
+    return f">>{language}<<"
+
+
 def split_language_code(text: str) -> tuple[str, str]:
     """The code that a text for Marian's multilingual models begins with, such as >>fra<<, and the text after it."""
     code, closed, rest = text.partition("<<")

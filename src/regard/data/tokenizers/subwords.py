@@ -33,7 +33,7 @@ from regard.data.tokenizers.base import (
     require_texts,
     start_offsets,
 )
-from regard.data.tokenizers.pretrained import PretrainedTokenizer
+from regard.data.tokenizers.pretrained import PretrainedTokenizer, split_language_code
 from regard.world.splitmix import GOLDEN_GAMMA, mix64_all
 
 # Pre-tokens, which no piece spans: letters with their accents, digits, and signs, each with the one space before it.
@@ -65,6 +65,8 @@ class SubwordTokenizer(LosslessTokenizer):
     model: str = field(repr=False)
     """The JSON of the `tokenizers` library."""
     normalizer: TextNormalizer = TextNormalizer()
+    tags: tuple[str, ...] = ()
+    """Tokens of their own at the beginning of a text: target languages, such as >>fr<<."""
     kind = "subwords"
     prefix = " "
 
@@ -103,6 +105,16 @@ class SubwordTokenizer(LosslessTokenizer):
         """The same pieces with another normalizer: the other language of a joint vocabulary."""
         return replace(self, normalizer=normalizer)
 
+    def with_tags(self, tags: Iterable[str]) -> "SubwordTokenizer":
+        """The same pieces, and these tags behind them.
+
+        Examples:
+            >>> tokenizer = SubwordTokenizer.bpe(["low lower lowest"] * 4, size=270).with_tags([">>fr<<", ">>de<<"])
+            >>> tokenizer.tokens(">>de<< low"), tokenizer.encode(">>de<< low")[0] == tokenizer.size - 1
+            (['>>de<<', 'low'], True)
+        """
+        return replace(self, tags=tuple(tags))
+
     @cached_property
     def _engine(self) -> library.Tokenizer:
         # Before the library reads it: some settings would make it panic.
@@ -125,25 +137,49 @@ class SubwordTokenizer(LosslessTokenizer):
             raise ValueError(f"the subword model is damaged: it has no piece for the byte 0x{missing[0]:02X}")
         if foreign := [piece for piece in vocabulary if not piece or not UNICODE_TO_BYTE.keys() >= set(piece)]:
             raise ValueError(f"the subword model is foreign: {foreign[0]!r} is not made of bytes")
-        return tuple(
+        learnt = (
             bytes(UNICODE_TO_BYTE[sign] for sign in piece)
             for piece in sorted(vocabulary, key=lambda piece: vocabulary[piece])
         )
+        return (*learnt, *(tag.encode() for tag in self.tags))
+
+    def split_tag(self, text: str) -> tuple[list[int], str]:
+        """The id of the tag that a text begins with, if there is one, and what follows it."""
+        tag, rest = split_language_code(text)
+        return ([self.size - len(self.tags) + self.tags.index(tag)], rest.lstrip()) if tag in self.tags else ([], text)
 
     def encode(self, text):
+        tag, text = self.split_tag(text)
         text = self.normalizer.apply(text)
-        return [NUM_SPECIAL_TOKENS + one for one in self._engine.encode(self.prefix + text).ids] if text else []
+        return tag + ([NUM_SPECIAL_TOKENS + one for one in self._engine.encode(self.prefix + text).ids] if text else [])
 
     def encode_batch(self, texts):
-        normalized = [self.normalizer.apply(text) for text in texts]
+        parts = [self.split_tag(text) for text in texts]
+        normalized = [self.normalizer.apply(text) for _, text in parts]
         encodings = self._engine.encode_batch_fast([self.prefix + text for text in normalized])
         return [
-            [NUM_SPECIAL_TOKENS + one for one in encoding.ids] if text else []
-            for text, encoding in zip(normalized, encodings, strict=True)
+            tag + ([NUM_SPECIAL_TOKENS + one for one in encoding.ids] if text else [])
+            for (tag, _), text, encoding in zip(parts, normalized, encodings, strict=True)
         ]
+
+    def words(self, text):
+        tag, text = self.split_tag(text)
+        words, word_ids = super().words(text)
+        return (*(self.tags[one - self.size] for one in tag), *words), (
+            *(0 for _ in tag),
+            *(len(tag) + n for n in word_ids),
+        )
+
+    def word_ids(self, text):
+        tag, text = self.split_tag(text)
+        return [*(0 for _ in tag), *(len(tag) + word for word in super().word_ids(text))]
 
     def tokens(self, text):
         """A piece that continues a word begins with a middle dot: "light", "·ness"."""
+        tag, text = self.split_tag(text)
+        return [*(self.tags[one - self.size] for one in tag), *self._tokens(text)]
+
+    def _tokens(self, text: str) -> list[str]:
         pieces, text = self.ids_to_bytes(self.encode(text)), self.prefix + self.normalizer.apply(text)
         inside = [not character.isspace() for character in text for _ in character.encode()]
         continues = [start > 0 and inside[start] and inside[start - 1] for start in start_offsets(pieces)]
@@ -151,7 +187,7 @@ class SubwordTokenizer(LosslessTokenizer):
         return [f"·{piece}" if more else piece for piece, more in zip(shown, continues, strict=True)]
 
     def to_dict(self):
-        return {"model": json.loads(self.model)}
+        return {"model": json.loads(self.model), **({"tags": list(self.tags)} if self.tags else {})}
 
 
 # --- models of the library ---
@@ -250,7 +286,8 @@ def _tokenizer(saved: dict[str, Any]) -> Tokenizer:
         case "characters":
             return CharTokenizer("".join(_texts(saved["vocabulary"], str)), normalizer)
         case "subwords":
-            return SubwordTokenizer(canonical_json(json.dumps(saved["model"])), normalizer)
+            tags = tuple(_texts(saved.get("tags", []), list))
+            return SubwordTokenizer(canonical_json(json.dumps(saved["model"])), normalizer, tags)
         case "bytes":
             return ByteTokenizer(normalizer)
         case "pretrained":

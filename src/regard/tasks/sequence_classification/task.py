@@ -290,7 +290,7 @@ class TextClassifier(PretrainedModel):
             train,
             self.settings.model.model,
             self.describe,
-            len(corpus.batches.dropped) + len(held_out) - len(held),
+            corpus.left_out + len(held_out) - len(held),
             capture_objection="words.kind = 'one-hot' launches but a few kernels" if one_hot else "",
             figures=LABEL_FIGURES,
         )

@@ -301,7 +301,7 @@ class Tagger(PretrainedModel):
             train,
             self.settings.model.model,
             self.describe,
-            len(corpus.batches.dropped) + len(held_out) - len(held),
+            corpus.left_out + len(held_out) - len(held),
             capture_objection="the model's places are in trees, which only a CPU can follow" if heads else "",
             figures=LABEL_FIGURES,
         )

@@ -45,6 +45,9 @@ def translate(
     align: Annotated[
         Path | None, typer.Option(help="Write word alignments here, in Pharaoh format (0-0 1-2) on every line.")
     ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", "--target", help="The target language, of a model that knows several.")
+    ] = None,
     max_length: options.MaxLength = MAX_SENTENCE_TOKENS,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and out-of-vocabulary words.")] = False,  # noqa: FBT002
     precision: Annotated[
@@ -69,6 +72,8 @@ def translate(
     Example: `regard translate run text.en --out text.de --align text.links`
 
     Example: `regard translate run --sample --temperature 0.7`
+
+    Example: `regard translate both text.en --to fr` (see regard data prepare for models of several target languages)
     """
     from regard.decode import prepare
     from regard.tasks.translation.task import Translator
@@ -92,6 +97,7 @@ def translate(
             load.load(Translator, model),
             chosen,
             max_length,
+            to=to,
             scores=scores,
             precision=precision,
         )
@@ -100,7 +106,8 @@ def translate(
 
     inputs = options.read_input(file)
     translator = load.load(Translator, model)
-    texts = check_texts(translator, inputs.texts, inputs.location, max_length=max_length, strict=strict)
+    tagged = (translator.tag_source(text, to) for text in inputs.texts)
+    texts = check_texts(translator, tagged, inputs.location, max_length=max_length, strict=strict)
     prepared = prepare(translator.model, precision)
 
     def search_in(texts: Iterable[str]) -> "Iterator[list[Translation]]":
@@ -230,7 +237,13 @@ def check_text(translator: "Translator", text: str, where: str, *, max_length: i
 
 
 def prompt_loop(
-    translator: "Translator", search: "Search", max_length: int, *, scores: bool, precision: str = "float32"
+    translator: "Translator",
+    search: "Search",
+    max_length: int,
+    *,
+    to: str | None = None,
+    scores: bool,
+    precision: str = "float32",
 ) -> None:
     from regard.decode import prepare
     from regard.decode.stepwise import StepwiseSearch
@@ -238,6 +251,7 @@ def prompt_loop(
     model, exact = prepare(translator.model, precision), precision == "float32"
 
     def answer(line: str) -> None:
+        line = translator.tag_source(line, to)
         check_text(translator, line, "this line", max_length=max_length)
         if isinstance(search, StepwiseSearch) and search.width == 1 and not scores and exact:
             stream_words(translator, line, search)

@@ -1,7 +1,7 @@
 """Translation: its settings and sentence pairs, the Translator, its alignment heads, its evaluation and its task."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,11 @@ from regard.data.batching import Example
 from regard.data.corpora import read_corpus_pairs
 from regard.data.files import file_format, write_text_atomic
 from regard.data.parallel import SentencePair, read_pairs
+from regard.data.preparation import vocabulary_text
+from regard.data.token_files import HELD_OUT_FILE, CorpusMixture, is_prepared
 from regard.data.tokenizers.base import TextNormalizer, Tokenizer
-from regard.data.tokenizers.subwords import load_tokenizer
+from regard.data.tokenizers.pretrained import language_tag, split_language_code
+from regard.data.tokenizers.subwords import SubwordTokenizer, load_tokenizer
 from regard.decode.alignment import (
     HEADS_FILE,
     AlignmentHead,
@@ -35,7 +38,7 @@ from regard.decode.stepwise import Greedy
 from regard.decode.translation import Translation, translate_lines, translate_texts
 from regard.models.config import RNN_KINDS, ModelConfig, build_model
 from regard.models.seq2seq import Seq2Seq
-from regard.tasks.config import PairTokenizerSettings, RunSettings, world_training
+from regard.tasks.config import PairTokenizerSettings, RunSettings, changed_settings, world_training
 from regard.tasks.pretrained import ModelOutput, PretrainedModel, WordAlignment, one_or_many
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
@@ -43,6 +46,7 @@ from regard.tasks.splits import LoadedExamples, SentenceData, Split
 from regard.tasks.tokenizers import train_tokenizer
 from regard.tasks.translation.metrics import TranslationMetrics, text_metrics
 from regard.training.config import TrainingJob, TrainSettings
+from regard.training.run_folder import SETTINGS
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence, translation_pairs
 from regard.world.long_inputs import Stories, graded_story_pairs, story_pairs
 
@@ -92,6 +96,25 @@ class TranslationData(SentenceData[SentencePair]):
             raise ValueError(f"{tables[0]} holds both sides already; give it alone, or two files of plain text")
         fields = (self.source, self.target)
         return self.read_nonempty(lambda on_empty: read_pairs(paths, fields=fields, on_empty=on_empty))
+
+    def read_files(self, split: Split) -> LoadedExamples[Any]:
+        """Token files of `regard data prepare` are mapped; the pairs that it held out are to validate on."""
+        prepared = [path for path in self.train if is_prepared(path)]
+        if not prepared or split == "test" or (split == "valid" and self.valid):
+            return super().read_files(split)
+        if other := [path for path in self.train if path not in prepared]:
+            raise ValueError(
+                f"{other[0]} is no prepared corpus, but {prepared[0]} is; prepare both by regard data prepare"
+            )
+        mixture = CorpusMixture.open(self.train)
+        if split == "train":
+            return LoadedExamples(mixture)
+        found = [pair for corpus in mixture.corpora for pair in read_pairs(corpus.folder / HELD_OUT_FILE)]
+        if not found:
+            raise ValueError(
+                f"{prepared[0]} was prepared without held-out pairs; give files of their own: --valid dev.tsv"
+            )
+        return LoadedExamples(found)
 
     def from_corpus(self, split: Split, folder: Path | None) -> list[SentencePair]:
         return read_corpus_pairs(self.corpus, split, self.source, self.target, folder)
@@ -152,6 +175,14 @@ def train_tokenizers(pairs: Sequence[SentencePair], settings: PairTokenizerSetti
     return source, target
 
 
+def text_settings(vocabulary: Path | None, asked: Mapping[str, Any]) -> PairTokenizerSettings:
+    """How the vocabularies in a folder of prepared corpora or in a run were made; without one, what is asked for."""
+    if vocabulary is None:
+        return PairTokenizerSettings(**asked)
+    prepared = vocabulary_text(vocabulary)
+    return PairTokenizerSettings(**prepared) if prepared else TranslationSettings.load(vocabulary / SETTINGS).text
+
+
 def with_normalization(tokenizer: Tokenizer, normal: TextNormalizer) -> Tokenizer:
     """The same vocabulary, reading through another normal form."""
     return replace(tokenizer, normalizer=normal)  # type: ignore[type-var]
@@ -175,9 +206,15 @@ class Translator(PretrainedModel):
         return build_model(settings.model, source.size, target.size)
 
     @classmethod
-    def from_examples(cls, pairs: Sequence[SentencePair], settings: TranslationSettings) -> "Translator":
-        """Vocabularies learnt from the pairs, and a model with new weights."""
-        source, target = train_tokenizers(pairs, settings.text)
+    def from_examples(
+        cls, pairs: Sequence[SentencePair] | CorpusMixture, settings: TranslationSettings
+    ) -> "Translator":
+        """Vocabularies learnt from the pairs, or those of prepared corpora, and a model with new weights."""
+        if isinstance(pairs, CorpusMixture):
+            folder = pairs.corpora[0].folder
+            source, target = (load_tokenizer(folder / f"{side}.json") for side in ("source", "target"))
+        else:
+            source, target = train_tokenizers(pairs, settings.text)
         return cls.from_parts(source, target, settings=settings)
 
     def examples(self, pairs: Sequence[SentencePair]) -> list[Example]:
@@ -185,14 +222,47 @@ class Translator(PretrainedModel):
         targets = self.target.encode_batch([pair.target for pair in pairs])
         return list(zip(sources, targets, strict=True))
 
+    def require_own_ids(self, mixture: CorpusMixture) -> CorpusMixture:
+        """Prepared corpora, if they were encoded by this translator's tokenizers."""
+        folder = mixture.corpora[0].folder
+        for side, own in (("source", self.source), ("target", self.target)):
+            if load_tokenizer(folder / f"{side}.json") != own:
+                raise ValueError(
+                    f"{folder} was prepared with another vocabulary than the model's; prepare it with --vocabulary and "
+                    "the folder of the model's run"
+                )
+        return mixture
+
+    @property
+    def target_languages(self) -> tuple[str, ...]:
+        """Those that a source can ask for, if the model was trained on several."""
+        tags = self.source.tags if isinstance(self.source, SubwordTokenizer) else ()
+        return tuple(tag.removeprefix(">>").removesuffix("<<") for tag in tags)
+
+    def tag_source(self, text: str, to: str | None) -> str:
+        """The text with the tag of its target language, which only a model of several has."""
+        languages, known = self.target_languages, self.settings.data.target
+        if not languages:
+            if to is not None and to != known:
+                raise ValueError(f"this model translates into {known}, not into {to!r}; leave that out")
+            return text
+        if to is None and text.strip() and split_language_code(text)[0] not in map(language_tag, languages):
+            raise ValueError(f"this model translates into {', '.join(languages)}; say which, as in --to {languages[0]}")
+        if to is not None and to not in languages:
+            raise ValueError(f"this model translates into {', '.join(languages)}, not into {to!r}; choose one of them")
+        return f"{language_tag(to)} {text}" if to and text.strip() else text
+
     def detokenize(self, ids: Iterable[int]) -> str:
         """What the model wrote, as people write it."""
         return self.target.normalizer.detokenize(self.target.decode(ids))
 
-    def job(self, pairs: Sequence[SentencePair], held_out: Sequence[SentencePair], device: str = "cpu") -> TrainingJob:
+    def job(
+        self, pairs: Sequence[SentencePair] | CorpusMixture, held_out: Sequence[SentencePair], device: str = "cpu"
+    ) -> TrainingJob:
         """The training of this translator on these pairs."""
         examples = self.examples(held_out)
-        job = seq2seq_job(self, self.examples(pairs), examples, device)
+        known = self.require_own_ids(pairs) if isinstance(pairs, CorpusMixture) else self.examples(pairs)
+        job = seq2seq_job(self, known, examples, device)
         if job.train.best_metric != "bleu":
             return job
         longest = [max(map(len, example)) for example in examples]
@@ -212,6 +282,7 @@ class Translator(PretrainedModel):
         length_penalty: float = 1.0,
         n_best: int = 1,
         precision: str = "float32",
+        to: str | None = None,
     ) -> Any:
         """The translation of a text, or of each of a list; beyond the best, `alternatives` holds the n-best list.
 
@@ -219,13 +290,14 @@ class Translator(PretrainedModel):
             beam: hypotheses of the search; 1 is greedy.
             length_penalty: above 0 favours longer translations.
             precision: float32; faster are screened and int8 on a CPU, and bfloat16 on a GPU.
+            to: the target language, of a model that knows several.
         """
         search = Beam(beam, length_penalty=length_penalty, n_best=n_best)
 
         def run(texts: Sequence[str]) -> list[TranslationOutput]:
-            model = prepare(self.model, precision)
-            found = dict(translate_lines(self, texts, search, model=model))
-            return [translation_output(self, text, found[index]) for index, text in enumerate(texts)]
+            model, tagged = prepare(self.model, precision), [self.tag_source(text, to) for text in texts]
+            found = dict(translate_lines(self, tagged, search, model=model))
+            return [translation_output(self, text, found[index]) for index, text in enumerate(tagged)]
 
         return one_or_many(texts, run)
 
@@ -336,6 +408,23 @@ class TranslationTask(Seq2SeqTask):
     searches = True
     suggested_command = "translate"
     beam = 5
+
+    def fit_settings(self, settings: TranslationSettings, examples: Sequence[Any], given: Collection[str]):
+        """Prepared corpora bring their languages and vocabularies."""
+        if not isinstance(examples, CorpusMixture):
+            return settings
+        described = [corpus.description for corpus in examples.corpora]
+        sources, targets = (dict.fromkeys(one[side] for one in described) for side in ("source", "target"))
+        languages = {"source": " ".join(sources), "target": " ".join(targets)}
+        fitting = replace(
+            settings,
+            data=replace(settings.data, **languages),
+            text=PairTokenizerSettings(**described[0]["text"]),
+        )
+        for name, (asked, prepared) in changed_settings(settings, fitting).items():
+            if name in given:
+                raise ValueError(f"{name} = {asked!r}, but the corpora were prepared with {prepared!r}; leave it out")
+        return fitting
 
     def token_ids(self, task_model: Translator, examples: Sequence[SentencePair]):
         return task_model.source.encode_batch(pair.source for pair in examples)

@@ -1,0 +1,414 @@
+"""Token files: encoded sentence pairs on disk, memory-mapped, so that a corpus may be larger than memory.
+
+A prepared corpus is a folder, which `regard data prepare` writes:
+
+    corpus.json            format, languages, counts, and the name, size and checksum of every shard; written last
+    source.json, target.json   the tokenizers
+    valid.jsonl            pairs that were held out, as text
+    00000.tokens, …        the shards, at most some hundreds
+
+A shard holds, little-endian and each part aligned to 8 bytes:
+
+    header    64 bytes: "REGARDTK", version, bytes of an id, pairs, ids, runs, bytes of info, checksums (CRC-32)
+    lengths   (pairs, 2) uint16: ids of the source and of the target, without BOS and EOS
+    starts    uint64: where the ids of pairs 0, 64, 128 and so on begin; and the number of ids
+    runs      uint32: where each run of pairs of the same two lengths begins; and the number of pairs
+    ids       uint16, or uint32 if the vocabulary has more than 65,536: source and target of each pair
+    info      JSON: what cleaning removed
+
+Pairs stand in the order of their lengths, (padded width, source - target), so that batches of pairs of about the same
+length are slices of it and a random order need be computed for those of a batch alone. A pair of 68 ids
+takes 140 bytes.
+"""
+
+import json
+import mmap
+import struct
+import sys
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.files import open_atomic, require_file, require_small_file, write_text_atomic
+
+MAGIC, VERSION = b"REGARDTK", 1
+HEADER = struct.Struct("<8sIIQQQQII8x")
+CORPUS_FORMAT, CORPUS_FILE, HELD_OUT_FILE = "regard tokens 1", "corpus.json", "valid.jsonl"
+SHARD_SUFFIX = ".tokens"
+BLOCK_PAIRS = 64  # pairs whose ids have one start; the lengths of those before it in a block say where a pair begins
+MAX_SIDE = 2**16 - 1  # ids of a side
+GATHER_PAIRS = 4096  # pairs whose ids are copied at a time
+ID_DTYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+LENGTH_DTYPE, START_DTYPE, RUN_DTYPE = np.dtype("<u2"), np.dtype("<u8"), np.dtype("<u4")
+MAX_SHARDS = 4096
+
+Example = tuple[Sequence[int], Sequence[int]]
+Numbers = NDArray[np.int64]
+
+
+def id_bytes_for(size: int) -> int:
+    """Bytes of an id in a vocabulary of this size.
+
+    Examples:
+        >>> id_bytes_for(16_000), id_bytes_for(65_536), id_bytes_for(65_537)
+        (2, 2, 4)
+    """
+    return 2 if size <= 2**16 else 4
+
+
+def padded_width(source: Any, target: Any) -> Any:
+    """Columns of the wider tensor of a batch: EOS behind the source, BOS and EOS around the target."""
+    return np.maximum(source + 1, target + 2)
+
+
+# --- shards ---
+
+
+def write_shard(
+    path: Path, lengths: NDArray[Any], ids: NDArray[Any], *, id_bytes: int, info: Mapping[str, Any] | None = None
+) -> "ShardInfo":
+    """Writes pairs atomically, sorted by their lengths.
+
+    Args:
+        lengths: of each pair, how many ids its source and its target have.
+        ids: all of them, one pair behind the other, source first.
+        info: what else is to be known of the shard, as JSON holds it.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> made = write_shard(Path("00000.tokens"), np.array([[2, 1], [1, 1]]), np.array([5, 6, 7, 8, 9]), id_bytes=2)
+        >>> made.pairs, made.bytes
+        (2, 120)
+        >>> TokenShard.open(Path("00000.tokens"))[0]  # the shortest first
+        ([8], [9])
+    """
+    lengths = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
+    sizes, dtype = lengths.sum(1), ID_DTYPES[id_bytes]
+    if len(ids) != sizes.sum() or (len(lengths) and not 0 < lengths.min() <= lengths.max() <= MAX_SIDE):
+        raise ValueError(f"{path}: {len(ids)} ids for lengths of {sizes.sum()}, each from 1 to {MAX_SIDE}")
+    if len(ids) and int(ids.max()) > np.iinfo(dtype).max:
+        raise ValueError(f"{path}: the id {int(ids.max())} does not fit into {id_bytes} bytes; write 4")
+    source, target = lengths.T
+    order = np.lexsort((source - target, padded_width(source, target)))
+    lengths, at = lengths[order], (np.cumsum(sizes) - sizes)[order]
+    cuts = np.flatnonzero((np.diff(lengths, axis=0) != 0).any(1)) + 1
+    runs = np.concatenate(([0], cuts, [len(lengths)])) if len(lengths) else np.zeros(1, np.int64)
+    begins = np.concatenate(([0], np.cumsum(sizes[order])))
+    starts = np.concatenate((begins[:-1:BLOCK_PAIRS], begins[-1:]))
+    stored = np.empty(len(ids), dtype)
+    for first in range(0, len(order), GATHER_PAIRS):
+        part = slice(first, first + GATHER_PAIRS)
+        stored[begins[part.start] : begins[min(part.stop, len(order))]] = gather_rows(
+            ids, at[part], lengths[part].sum(1)
+        )
+    text = json.dumps(info or {}, ensure_ascii=False, sort_keys=True).encode()
+    parts = [lengths.astype(LENGTH_DTYPE), starts.astype(START_DTYPE), runs.astype(RUN_DTYPE), stored]
+    payload = [*(part.tobytes() for part in parts), text]
+    checksum = 0
+    for part in payload:
+        checksum = zlib.crc32(bytes(-len(part) % 8), zlib.crc32(part, checksum))
+    counts = (len(lengths), len(ids), len(runs) - 1, len(text))
+    bare = HEADER.pack(MAGIC, VERSION, id_bytes, *counts, checksum, 0)
+    header = HEADER.pack(MAGIC, VERSION, id_bytes, *counts, checksum, zlib.crc32(bare))
+    with open_atomic(path) as file:
+        file.write(header)
+        for part in payload:
+            file.write(part)
+            file.write(bytes(-len(part) % 8))
+    return ShardInfo(path.name, len(lengths), len(ids), path.stat().st_size, checksum)
+
+
+def gather_rows(ids: NDArray[Any], starts: Numbers, sizes: Numbers) -> NDArray[Any]:
+    """The ids of rows that begin at `starts`, one row behind the other."""
+    ends = np.cumsum(sizes)
+    return ids[np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1] if len(ends) else 0)]
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """What `corpus.json` says of a shard."""
+
+    name: str
+    pairs: int
+    ids: int
+    bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True, eq=False)
+class TokenShard(Sequence[Example]):
+    """A memory-mapped file of pairs, in the order of their lengths."""
+
+    path: Path
+    id_bytes: int
+    lengths: NDArray[Any] = field(repr=False)
+    starts: NDArray[Any] = field(repr=False)
+    runs: NDArray[Any] = field(repr=False)
+    ids: NDArray[Any] = field(repr=False)
+    info: Mapping[str, Any] = field(repr=False)
+    crc32: int
+
+    @staticmethod
+    def open(path: Path) -> "TokenShard":
+        """Maps the file; the header and the size are checked, and `verify` reads the rest."""
+        path = require_file(path)
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            header = file.read(HEADER.size)
+            if len(header) < HEADER.size or header[:8] != MAGIC:
+                raise ValueError(f"{path}: not a file of tokens; make it by regard data prepare")
+            _, version, id_bytes, pairs, ids, runs, text, checksum, own = HEADER.unpack(header)
+            if version != VERSION:
+                raise ValueError(f"{path}: version {version} of the format, not {VERSION}; prepare the corpus again")
+            if zlib.crc32(header[: HEADER.size - 12] + bytes(12)) != own or id_bytes not in ID_DTYPES:
+                raise ValueError(f"{path}: its header is damaged; prepare the corpus again")
+            blocks = -(-pairs // BLOCK_PAIRS)
+            dtypes = (LENGTH_DTYPE, START_DTYPE, RUN_DTYPE, ID_DTYPES[id_bytes], np.dtype("u1"))
+            counts = (2 * pairs, blocks + 1, runs + 1, ids, text)
+            spans, end = [], HEADER.size
+            for dtype, count in zip(dtypes, counts, strict=True):
+                spans.append(end)
+                end += -(-dtype.itemsize * count // 8) * 8
+            if end != size:
+                raise ValueError(f"{path}: {size:,} bytes, not {end:,}: it is torn; prepare the corpus again")
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if sys.platform != "win32":  # pairs of a batch lie anywhere: what is behind each is not wanted
+            mapped.madvise(mmap.MADV_RANDOM)
+        parts = [
+            np.frombuffer(mapped, dtype, count, offset)
+            for dtype, count, offset in zip(dtypes, counts, spans, strict=True)
+        ]
+        lengths, starts, bounds, stored, raw = parts
+        if (
+            int(starts[-1]) != ids
+            or int(bounds[-1]) != pairs
+            or (pairs and (np.diff(bounds.astype(np.int64)) < 1).any())
+        ):
+            raise ValueError(f"{path}: its counts are at odds; prepare the corpus again")
+        info = json.loads(raw.tobytes() or b"{}")
+        return TokenShard(path, id_bytes, lengths.reshape(-1, 2), starts, bounds, stored, info, checksum)
+
+    def verify(self) -> None:
+        """Reads all of it and compares the checksum."""
+        checksum = 0
+        with open(self.path, "rb") as file:
+            file.seek(HEADER.size)
+            while block := file.read(2**20):
+                checksum = zlib.crc32(block, checksum)
+        if checksum != self.crc32:
+            raise ValueError(f"{self.path}: its checksum is another: it is damaged; prepare the corpus again")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(f"{self.path} has {len(self)} pairs, and none with the number {index}")
+        block = index // BLOCK_PAIRS
+        at = int(self.starts[block]) + int(self.lengths[block * BLOCK_PAIRS : index].sum(dtype=np.int64))
+        source, target = map(int, self.lengths[index])
+        ids = self.ids[at : at + source + target].tolist()
+        return ids[:source], ids[source:]
+
+    def length_runs(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Of each run of pairs of the same lengths: those of source and target, its first pair and its size."""
+        bounds = self.runs.astype(np.int64)
+        sides = self.lengths[bounds[:-1]].astype(np.int64).reshape(-1, 2)
+        return sides[:, 0], sides[:, 1], bounds[:-1], np.diff(bounds)
+
+
+# --- corpora ---
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCorpus(Sequence[Example]):
+    """A prepared corpus: pairs of ids by their number, read from the disk when they are asked for."""
+
+    folder: Path
+    description: Mapping[str, Any] = field(repr=False)
+    """What `corpus.json` holds."""
+    shards: tuple[TokenShard, ...] = field(repr=False)
+
+    @staticmethod
+    def open(folder: str | Path) -> "TokenCorpus":
+        folder = Path(folder)
+        if not is_token_corpus(folder):
+            raise ValueError(
+                f"{folder}: no {CORPUS_FILE} in it; prepare it by regard data prepare, or let that finish by the same "
+                "command"
+            )
+        path = require_small_file(folder / CORPUS_FILE)
+        try:
+            saved = json.loads(path.read_bytes().decode("utf-8"))
+            if saved["format"] != CORPUS_FORMAT:
+                raise ValueError(f"its format is {saved['format']!r}, not {CORPUS_FORMAT!r}")
+            listed = [ShardInfo(**one) for one in saved["shards"]]
+            names = {"source": saved["source"], "target": saved["target"], "vocabulary": saved["vocabulary"]}
+            if not all(isinstance(value, str) for value in names.values()) or len(listed) > MAX_SHARDS:
+                raise ValueError("a part of it has another type")
+            if odd := [one.name for one in listed if Path(one.name).name != one.name]:
+                raise ValueError(f"the shard {odd[0]!r} lies outside of the folder")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"{path}: damaged or foreign ({what}); prepare the corpus again") from None
+        shards = tuple(TokenShard.open(folder / one.name) for one in listed)
+        for shard, one in zip(shards, listed, strict=True):
+            if (len(shard), len(shard.ids), shard.crc32) != (one.pairs, one.ids, one.crc32):
+                raise ValueError(f"{shard.path}: not the shard that {path} lists; prepare the corpus again")
+        return TokenCorpus(folder, saved, shards)
+
+    @cached_property
+    def first_rows(self) -> Numbers:
+        """The number of the first pair of each shard, and how many there are."""
+        return np.concatenate(([0], np.cumsum([len(shard) for shard in self.shards], dtype=np.int64)))
+
+    def __len__(self) -> int:
+        return int(self.first_rows[-1])
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(f"{self.folder} has {len(self)} pairs, and none with the number {index}")
+        number = int(np.searchsorted(self.first_rows, index, "right")) - 1
+        return self.shards[number][index - int(self.first_rows[number])]
+
+    @property
+    def bytes(self) -> int:
+        return sum(shard.path.stat().st_size for shard in self.shards)
+
+    def verify(self) -> None:
+        for shard in self.shards:
+            shard.verify()
+
+
+def is_token_corpus(folder: str | Path) -> bool:
+    return (Path(folder) / CORPUS_FILE).is_file()
+
+
+def write_corpus(folder: Path, shards: Iterable[ShardInfo], description: Mapping[str, Any]) -> None:
+    """The file that makes shards a corpus; written when all of them are."""
+    listed = [vars(one) for one in shards]
+    saved = {"format": CORPUS_FORMAT, **description, "shards": listed}
+    write_text_atomic(folder / CORPUS_FILE, json.dumps(saved, ensure_ascii=False, indent=1) + "\n")
+
+
+# --- several corpora ---
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusMixture(Sequence[Example]):
+    """Pairs of one or more prepared corpora of the same vocabularies, and how often training sees those of each.
+
+    Args:
+        weights: how many pairs of each corpus are seen, in proportion; None, each pair once in an epoch.
+    """
+
+    corpora: tuple[TokenCorpus, ...]
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        if not self.corpora or not all(map(len, self.corpora)):
+            empty = [str(one.folder) for one in self.corpora if not len(one)]
+            raise ValueError(f"{empty[0] if empty else 'the mixture'}: no pairs in it; leave it out")
+        first, *others = self.corpora
+        for one in others:
+            if one.description["vocabulary"] != first.description["vocabulary"]:
+                raise ValueError(
+                    f"{one.folder} and {first.folder} have other vocabularies; prepare them by one command, or with "
+                    f"--vocabulary {first.folder}"
+                )
+
+    @staticmethod
+    def open(paths: Sequence[str]) -> "CorpusMixture":
+        """Folders, each with a weight behind a colon if it should not be the number of its pairs: prepared/tatoeba:3.
+
+        A folder of prepared corpora stands for all of them.
+        """
+        named = [split_weight(path) for path in paths]
+        weighted = [path for path, weight in named if weight is not None]
+        if weighted and len(weighted) < len(named):
+            without = next(path for path, weight in named if weight is None)
+            raise ValueError(f"{without} has no weight, but {weighted[0]} has; give one to each, as in {without}:1")
+        corpora, weights = list[TokenCorpus](), list[float]()
+        for path, weight in named:
+            found = [TokenCorpus.open(folder) for folder in corpus_folders(path)]
+            total = sum(map(len, found))
+            corpora += found
+            weights += [(weight or 0.0) * len(one) / max(total, 1) for one in found]
+        return CorpusMixture(tuple(corpora), tuple(weights) if weighted else None)
+
+    @cached_property
+    def first_rows(self) -> Numbers:
+        return np.concatenate(([0], np.cumsum([len(corpus) for corpus in self.corpora], dtype=np.int64)))
+
+    def __len__(self) -> int:
+        return int(self.first_rows[-1])
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        number = int(np.searchsorted(self.first_rows, index, "right")) - 1
+        return self.corpora[number][index - int(self.first_rows[number])]
+
+    def repeats(self, pairs: Sequence[int]) -> list[float]:
+        """How often an epoch sees each pair of a corpus, if the corpora have so many; at least once."""
+        if self.weights is None:
+            return [1.0] * len(pairs)
+        shares = [weight / max(count, 1) for weight, count in zip(self.weights, pairs, strict=True)]
+        return [share / min(shares) for share in shares]
+
+
+def split_weight(path: str) -> tuple[str, float | None]:
+    """A folder, and the weight behind its last colon.
+
+    Examples:
+        >>> split_weight("prepared/tatoeba:3"), split_weight("prepared/tatoeba")
+        (('prepared/tatoeba', 3.0), ('prepared/tatoeba', None))
+    """
+    folder, colon, text = path.rpartition(":")
+    if not colon or Path(path).exists():
+        return path, None
+    try:
+        weight = float(text)
+    except ValueError:
+        return path, None
+    if not isfinite(weight) or weight <= 0:
+        raise ValueError(
+            f"{path}: a weight is a number above 0, not {text}; leave out a corpus that should not be seen"
+        )
+    return folder, weight
+
+
+def corpus_folders(path: str | Path) -> list[Path]:
+    """The folder itself, or the prepared corpora in it."""
+    path = Path(path)
+    inside = [] if is_token_corpus(path) or not path.is_dir() else sorted(path.iterdir())
+    return [one for one in inside if is_token_corpus(one)] or [path]
+
+
+def is_prepared(path: str) -> bool:
+    """Whether a path of training data is a prepared corpus, or a folder of them."""
+    return any(map(is_token_corpus, corpus_folders(split_weight(path)[0])))
