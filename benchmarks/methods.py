@@ -34,7 +34,7 @@ from regard.see.methods import (
     frozen_model,
     gradient_times_input,
     leave_one_out,
-    log_probability,
+    log_probabilities,
     prediction_target,
     value_weighted,
 )
@@ -120,7 +120,7 @@ def losses(case: Case, rows: Tensor) -> list[list[float]]:
         best = rows[row, :-1].argsort(descending=True).tolist()
         target = prediction_target(case.trace, row, option)
         with frozen_model(case.trace):
-            before = log_probability(case.trace, target)
+            (before,) = log_probabilities(case.trace, target)
             found.append([before - without(case.trace, target, best[: n + 1]) for n in range(2)])
     return found
 
@@ -132,7 +132,7 @@ def without(trace: Trace, target: PredictionTarget, tokens: list[int]) -> float:
         )
 
     with embed(trace, change):
-        return log_probability(trace, target)
+        return log_probabilities(trace, target)[0]
 
 
 def decided(case: Case, scores: Scores, ambiguity: Ambiguity) -> bool:

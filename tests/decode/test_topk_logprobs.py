@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.testing import assert_close
 
 from regard.data.tokenizers.base import EOS
@@ -95,7 +96,7 @@ def screened(vocabulary, seed, width=13, rows=7):
     return ScreenedLinear(weight, bias), closed, torch.randn(rows, width)
 
 
-def assert_best(words, x, closed, count, within=SCREENED_TOLERANCE):
+def assert_best(words, x, closed, count, within: Tensor | float = SCREENED_TOLERANCE):
     """The best tokens of the whole product in double precision, but for those that float32 cannot tell apart."""
     found = words.topk_screened(x, closed, count)
     assert found is not None

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard.attention import MultiHeadAttention
-from regard.data.tagged import TaggedSentence, write_conllu
+from regard.data.labelled import TaggedSentence, write_conllu
 from regard.decode.alignment import AlignmentHead, aer, argmax_links, attend_pair
 from regard.see import corpus
 from regard.see.corpus import (

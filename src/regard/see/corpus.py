@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from regard.attention.core import UNDECLARED_AXES
 from regard.attention.stats import QueryBand, key_runs
 from regard.data.files import file_format, read_lines, require_file
-from regard.data.labelled import LabelledText, read_labelled
+from regard.data.labelled import NO_VALUE, LabelledText, TaggedSentence, read_conllu, read_labelled
 from regard.data.parallel import SentencePair, read_pairs
-from regard.data.tagged import NO_VALUE, TaggedSentence, read_conllu
 from regard.data.tokenizers.base import EOS
 from regard.decode.alignment import AlignmentCounts, Links, gold_links
 from regard.decode.search import translate
@@ -34,8 +33,7 @@ from regard.decode.translation import batch_by_tokens
 from regard.models.seq2seq import inference_mode
 from regard.see.methods import LayerBlock, find_blocks, queries_of_block, recorded_streams
 from regard.see.plots.charts import principal_components
-from regard.see.recorder import AttentionRecorder
-from regard.see.sites import AttentionSite, HeadStatistics
+from regard.see.sites import AttentionRecorder, AttentionSite, HeadStatistics
 from regard.see.trace import MAX_TOKENS, load_pretrained, target_search
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, Predictions, ProgressBar, Task, TaskInput, TokenAxis, no_progress
