@@ -23,6 +23,7 @@ from machine import write
 from regard.attention import (
     Alibi,
     Causal,
+    LayerOptions,
     MultiHeadAttention,
     Recipe,
     Rotary,
@@ -57,7 +58,9 @@ def attention(name: str, recipe: Recipe) -> tuple[Attention, list[Tensor]]:
     learned: list[Tensor] = list(recipe.learned().parameters())
     if name != "QK-norm":
         return lambda q, k, v: attend(q, k, v, recipe), learned
-    layer = MultiHeadAttention(HEADS * HEAD, heads=HEADS, head_norm=nn.RMSNorm).to("cuda", torch.bfloat16)
+    layer = MultiHeadAttention(HEADS * HEAD, heads=HEADS, options=LayerOptions(head_norm=nn.RMSNorm)).to(
+        "cuda", torch.bfloat16
+    )
     norms: list[Tensor] = [weight for name, weight in layer.named_parameters() if "norm" in name]
     return lambda q, k, v: attend(layer.norm_queries(q), layer.norm_keys(k), v, recipe), norms
 

@@ -363,7 +363,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("hooks", "calls of other threads are seen", "return self.active and get_ident() == self.thread", "return self.active"),
         ("hooks", "stay behind after an error", "    finally:\n", "    except ZeroDivisionError:\n"),
         ("hooks", "of several declarations the innermost", "for depth in range(len(names) + 1):", "for depth in reversed(range(len(names) + 1)):"),
-        ("hooks", "a part's name without its path", "(outer, found.name)", "(found.name,)"),
+        ("hooks", "a part's name without its path", "(outer, found.name, within.name)", "(found.name, within.name)"),
         ("record", "only the last call is kept", "record.calls.setdefault(call.site.name, []).append(call)", "record.calls[call.site.name] = [call]"),
         ("record", "keys of a cache taken for the first query's", "q_index=self.q_index, k_index=self.k_index", "q_index=0, k_index=self.k_index"),
         ("record", "draws anew", "if self.computed is not None:", "if self.computed is not None and self.computed.log_probability is None:"),
@@ -377,11 +377,15 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiHeadAttention", "a call's pattern replaces the layer's", "recipe.pattern & pattern)", "pattern)"),
         ("MultiHeadAttention", "always drops", "        if not self.training:\n            return recipe\n", ""),
     ],
+    "attention/layer_options.py": [
+        ("LayerOptions", "a former argument is ignored", 'return given.get("compress", form), options', "return form, options"),
+        ("LayerOptions", "any backend will do", "self.backend is not None and self.backend not in BACKENDS", "False"),
+    ],
     "attention/latent.py": [
         ("Linformer", "mixes padding in", "y.masked_fill(~kept[:, None, :, None], 0.0)", "y"),
         ("Linformer", "E and F exchanged", "for weight in (self.E, self.F))", "for weight in (self.F, self.E))"),
         ("Linformer", "a shorter text uses the last columns", "weight[:, :, :tokens]", "weight[:, :, -tokens:]"),
-        ("LatentKV", "the latent is not normed", "torch.cat((shared, self.norm(latent)), -1)", "torch.cat((shared, latent), -1)"),
+        ("LatentKV", "the latent is not normed", "torch.cat((shared, norm_rows(latent, self.norm)), -1)", "torch.cat((shared, latent), -1)"),
         ("LatentKV", "the shared key behind each head's own", "(shared[:, None].expand(-1, layer.heads, -1, -1), k), -1), v", "(k, shared[:, None].expand(-1, layer.heads, -1, -1)), -1), v"),
         ("absorbed form", "scaled by the width of the latents", "latents_of(layer).head ** -0.5", "(sizes.rotary + sizes.rank) ** -0.5"),
         ("absorbed form", "as much is rotated as in a head", "fraction=(sizes.rotary + 0.5) / (sizes.rotary + sizes.rank)", "fraction=part.fraction"),
@@ -389,6 +393,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("absorbed form", "all queries are absorbed", "absorbed = queries * made + queries * keys * (sizes.rotary + 2 * sizes.rank)", "absorbed = queries * made"),
         ("absorbed form", "a text that is read at once is absorbed", "queries < keys and absorbed < plain", "absorbed < plain"),
         ("LatentKV", "any rotation will do", "if self.rotary and (wrong or not recipe.query_key_positions):", "if self.rotary and not recipe.query_key_positions:"),
+        ("InducingPoints", "without the points themselves", "return points + self.gather(", "return self.gather("),
+        ("InducingPoints", "padding is gathered", "self.gather(points, x, pattern=context.pattern)", "self.gather(points, x)"),
     ],
     "attention/catalogue.py": [
         ("catalogue", "strided: & binds before |", "Causal() & (Window(n.window) | Strided(n.window))",
@@ -539,8 +545,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("dropout", "a thread's own noise is everyone's", 'generator=getattr(thread_state, "generator", None)', "generator=None"),
     ],
     "layers/pooling.py": [
-        ("InducedSetAttention", "without the points themselves", "self.read(x, points + gathered)", "self.read(x, gathered)"),
-        ("InducedSetAttention", "padding is gathered", "pattern=None if lengths is None else Padding(lengths))", "pattern=None)"),
         ("pooling", "the mean counts padding", "token_mask(tokens, lengths) / lengths.clamp(min=1)[:, None].double()", "token_mask(tokens, lengths) / tokens.shape[1]"),
         ("pooling", "the last place, not the last word", "at = (lengths - 1).clamp(min=0)", "at = torch.full_like(lengths, tokens.shape[1] - 1)"),
         ("pooling", "the largest among padding too", "x.masked_fill(~visible, -torch.inf).max(1)", "x.max(1)"),

@@ -36,6 +36,7 @@ ATTENTION = [
     "normaliser",
     "softmax_variants",
     "gate",
+    "layer_options",
     "serialize",
     "learned_parts",
     "recipe",
@@ -47,8 +48,8 @@ ATTENTION = [
     "core",
     "latent",
     "kv_cache",
-    "multihead",
     "native_sparse",
+    "multihead",
     "torch_layer",
     "catalogue",
 ]

@@ -153,7 +153,7 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: attend(X, X, X, Recipe(position=RelativeVectors(Clipped(2), head=3))), "width 3, not 8"),
         (lambda: attend(X, X, X, SHORT_TREES), "trees of 2 tokens"),
         (
-            lambda: MultiHeadAttention(8, heads=2, recipe=Recipe(position=Rotary()), compress=Linformer(9, 2)),
+            lambda: MultiHeadAttention(8, heads=2, recipe=Recipe(position=Rotary()), form=Linformer(9, 2)),
             "no position",
         ),
         (lambda: MultiHeadAttention(8, heads=2, recipe=Recipe(normaliser=Hard()), dropout=0.1), "the one key"),

@@ -14,9 +14,10 @@ from regard.attention import (
     BlockChoice,
     Causal,
     ContentPattern,
+    Forget,
     LightningIndexer,
     MultiHeadAttention,
-    NativeSparseAttention,
+    NativeSparse,
     Padding,
     Recipe,
     Rotary,
@@ -31,6 +32,11 @@ from regard.attention import (
 from regard.attention.backends.block_sparse import BlockSparseTiles, tiling_objections
 from regard.attention.functional import explain, prepare
 from regard.attention.kv_cache import KVCache
+from regard.models.config import LanguageModelConfig
+from regard.models.language_model import LanguageModel
+from regard.see import AttentionSite, trace_module
+from regard.see.edits import Edits, HeadOff
+from tests.narrowing import assert_is_instance, not_none
 
 B, H, G, T, D = 2, 4, 2, 23, 6
 
@@ -197,32 +203,35 @@ def test_the_indexer_learns_from_its_loss_alone():
 # --- native sparse attention ---
 
 
-def nsa(k: int = 3, window: int = 5) -> NativeSparseAttention:
-    return NativeSparseAttention(24, heads=4, groups=2, block=4, k=k, window=window).double()
+def nsa(k: int = 3, window: int = 5) -> MultiHeadAttention:
+    return MultiHeadAttention(24, heads=4, groups=2, form=NativeSparse(block=4, k=k, window=window)).double()
 
 
-def only_branch(layer: NativeSparseAttention, branch: int) -> NativeSparseAttention:
+def only_branch(layer: MultiHeadAttention, branch: int) -> MultiHeadAttention:
     """Its other gates shut."""
-    layer.gate.weight.data.zero_()
-    layer.gate.bias.data = torch.full((3, 4), -torch.inf, dtype=torch.double).index_fill(0, torch.tensor(branch), 1e9)
-    layer.gate.bias.data = layer.gate.bias.data.flatten()
+    gate = not_none(layer.branches).gate
+    gate.weight.data.zero_()
+    gate.bias.data = torch.full((3, 4), -torch.inf, dtype=torch.double).index_fill(0, torch.tensor(branch), 1e9)
+    gate.bias.data = gate.bias.data.flatten()
     return layer
 
 
 @pytest.mark.parametrize("branch", [1, 2])
-def test_branches_that_see_everything_are_causal_attention(branch):
-    layer, x = only_branch(nsa(k=6, window=T), branch), torch.randn(B, T, 24, dtype=torch.double)
-    keys_values = layer.keys_values(x).unflatten(-1, (3, 2, 2, 6)).permute(2, 3, 0, 4, 1, 5)
-    q = layer.query(x).unflatten(-1, (4, 6)).transpose(1, 2)
-    want = attend(q, keys_values[branch, 0], keys_values[branch, 1], Recipe(pattern=Causal()))
-    assert_close(layer(x), layer.output(want.transpose(1, 2).flatten(2)))
+def test_branches_that_see_everything_are_causal_attention_in_value_and_gradient(branch):
+    layer, x = only_branch(nsa(k=6, window=T), branch), torch.randn(B, T, 24, dtype=torch.double, requires_grad=True)
+    q, k, v = layer.project(x)
+    want = attend(q, k.chunk(3, 1)[branch], v.chunk(3, 1)[branch], Recipe(pattern=Causal()))
+    want, upstream = layer.output(want.transpose(1, 2).flatten(2)), torch.randn(B, T, 24, dtype=torch.double)
+    got, inputs = layer(x), [x, layer.get_parameter("key.weight"), layer.get_parameter("value.weight")]
+    assert_close(got, want)
+    assert_close(torch.autograd.grad(got, inputs, upstream), torch.autograd.grad(want, inputs, upstream))
 
 
 def test_the_compressed_branch_sees_whole_blocks_alone():
     layer, x = only_branch(nsa(), 0), torch.randn(1, 9, 24, dtype=torch.double)
-    output = layer(x)
-    assert_close(output[:, :3], layer.output.bias.expand(1, 3, 24))  # nobody has read a block yet
-    assert not torch.allclose(output[:, 3], layer.output.bias)
+    output, bias = layer(x), layer.get_parameter("output.bias")
+    assert_close(output[:, :3], bias.expand(1, 3, 24))  # nobody has read a block yet
+    assert not torch.allclose(output[:, 3], bias)
     changed = x.clone()
     changed[:, 8] += 1.0
     assert_close(layer(changed)[:, :8], output[:, :8])
@@ -238,6 +247,51 @@ def test_native_sparse_attention_with_a_cache_is_reading_at_once():
         assert_close(torch.cat(parts, 1), layer(x))
     grads = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()))
     assert all(grad.any() for grad in grads)
+
+
+def test_native_sparse_attention_of_a_padded_text_is_that_of_the_text():
+    layer, x = nsa(), torch.randn(2, T, 24, dtype=torch.double)
+    x[1, 9:] = 1e6
+    assert_close(layer(x, pattern=Padding(torch.tensor([T, 9])))[1, :9], layer(x[1:, :9])[0])
+
+
+def test_the_branches_of_a_language_model_of_settings_are_seen_and_add_up():
+    """The microscope names them behind their layer; what was chosen is what the second saw."""
+    form = "NativeSparse(block=4, k=2, window=3)"
+    lines = {"kind": "transformer", "layers": 2, "model": 16, "heads": 2, "hidden": 8, "dropout": 0.0}
+    lines |= {"attention_form": form, "recipe": "position = 'Rotary()'"}
+    config = LanguageModelConfig.from_dict(lines)
+    assert LanguageModelConfig.from_dict(config.to_dict()) == config
+    model, tokens = LanguageModel(config, 11).eval(), torch.randint(0, 11, (1, 19))
+    whole, sites = trace_module(model, tokens)
+    assert list(sites) == [f"blocks.{n}.{branch}" for n in range(2) for branch in ("compressed", "chosen", "window")]
+    assert [site.site_name.keys for site in list(sites.values())[:3]] == ["blocks", "text", "text"]
+    assert all(assert_is_instance(site, AttentionSite).check().holds for site in sites.values())
+    chosen = assert_is_instance(sites["blocks.0.chosen"], AttentionSite)
+    assert (chosen.weights(0)[-1] > 0).sum() <= 2 * 4
+    off, _ = trace_module(model, tokens, edits=Edits(off=(HeadOff("blocks.0.window", 1),)))
+    assert not torch.equal(off, whole)
+    state, logits = model.start(1), []
+    for token in tokens.split(1, 1):
+        found, state = model.step(token, state)
+        logits.append(found)
+    assert_close(torch.cat(logits, 1), whole, atol=1e-5, rtol=1e-5)
+
+
+def test_what_native_sparse_attention_cannot_do_is_said():
+    for given, message in (
+        ({"recipe": Recipe(pattern=Window(3))}, "chooses by itself what a token sees"),
+        ({"recipe": Recipe(pattern=Causal(), gate=Forget())}, "weighs each row by itself"),
+        ({"form": NativeSparse(block=4, k=2, window=3), "heads": 5}, "do not divide"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            MultiHeadAttention(24, **{"heads": 4, "form": NativeSparse()} | given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="k must be a whole number, at least 2"):
+        NativeSparse(k=1)
+    with pytest.raises(ValueError, match="besides it understands Padding"):
+        nsa()(torch.zeros(1, 5, 24).double(), pattern=Window(2))
+    with pytest.raises(ValueError, match="attends in branches"):
+        nsa().look(torch.zeros(1, 5, 24).double())
 
 
 # --- what the kernels read, and what is refused ---

@@ -9,7 +9,8 @@ from regard.attention.catalogue import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K,
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.functional import attend, steps
 from regard.attention.latent import Linformer
-from regard.attention.multihead import MultiHeadAttention, no_projection
+from regard.attention.layer_options import LayerOptions, no_projection
+from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import AttentionDropout, Sigmoid
 from regard.attention.pattern import Causal, Positions, Window
 from regard.attention.position import Rotary
@@ -64,7 +65,11 @@ def test_the_second_lectures_projections_give_its_queries_keys_and_values():
 def test_the_second_lectures_example_through_the_layer():
     """x and the three weight matrices in, the lecture's outputs out: 1.9366, 6.6831, 1.5951 unscaled."""
     layer = MultiHeadAttention(
-        4, heads=1, head=3, recipe=Recipe(score=Dot()), projection=lambda i, o: torch.nn.Linear(i, o, bias=False)
+        4,
+        heads=1,
+        head=3,
+        recipe=Recipe(score=Dot()),
+        options=LayerOptions(projection=lambda i, o: torch.nn.Linear(i, o, bias=False)),
     ).double()
     with torch.no_grad():
         for part, weight in (("query", W_QUERY), ("key", W_KEY), ("value", W_VALUE)):
@@ -86,7 +91,11 @@ def test_hi_how_are_you_matches_itself_best():
 def test_two_heads_of_scalar_self_attention():
     """Fourth lecture: two heads of W d×1, joined by Wᴼ. The second head negates the keys of the first."""
     layer = MultiHeadAttention(
-        2, heads=2, head=1, recipe=Recipe(score=Dot()), projection=lambda i, o: torch.nn.Linear(i, o, bias=False)
+        2,
+        heads=2,
+        head=1,
+        recipe=Recipe(score=Dot()),
+        options=LayerOptions(projection=lambda i, o: torch.nn.Linear(i, o, bias=False)),
     ).double()
     log2 = torch.log(torch.tensor(2.0, dtype=torch.float64)).item()
     with torch.no_grad():
@@ -103,7 +112,9 @@ def test_two_heads_of_scalar_self_attention():
 
 def test_weight_free_attention_as_a_layer():
     x = tensor([[1, 0], [0, 2]])[None]
-    layer = MultiHeadAttention(2, heads=1, recipe=Recipe(score=Dot()), projection=no_projection).double()
+    layer = MultiHeadAttention(
+        2, heads=1, recipe=Recipe(score=Dot()), options=LayerOptions(projection=no_projection)
+    ).double()
     assert not list(layer.parameters())
     assert_close(layer(x), (x @ x.mT).softmax(-1) @ x)
 
@@ -304,7 +315,7 @@ def test_tree_schemes_read_the_tree():
 def test_linformer_mixes_keys_and_values():
     """head = softmax(q (E k)ᵀ / √d) (F v), written out; a shorter text uses the first columns."""
     mix = Linformer(max_length=7, rank=2).double()
-    layer = MultiHeadAttention(6, heads=2, compress=mix).double()
+    layer = MultiHeadAttention(6, heads=2, form=mix).double()
     x = torch.randn(1, 5, 6, dtype=torch.double)
     q, k, v = (part(x).view(1, 5, 2, 3).transpose(1, 2) for part in (layer.query, layer.key, layer.value))
     E, F = mix.E[0, :, :5], mix.F[0, :, :5]

@@ -1,7 +1,11 @@
 """Parts of newer papers: their limits and laws, decoding with a KV cache, traces, and the entmax package."""
 
-from dataclasses import replace
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import exp, log
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,26 +15,44 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from regard.attention import (
+    BACKENDS,
+    CONTENT_RECIPES,
+    EXAMPLES,
+    GATED_RECIPES,
+    AttentionCall,
     AxialRotary,
     Causal,
     CoPE,
     Cosine,
+    Delta,
     Differential,
     Dot,
     Entmax,
+    Forget,
+    GatedDelta,
     Global,
     HeadNorm,
+    InducingPoints,
+    KimiDelta,
     KVCache,
+    LatentKV,
+    LayerOptions,
+    Lightning,
+    LightningIndexer,
+    Linformer,
     LogitScale,
     MultiHeadAttention,
     MultiToken,
+    NativeSparse,
     NTKScaling,
     Padding,
     PerHead,
     Recipe,
     RecipeSizes,
     ReLU,
+    Retention,
     Rotary,
+    ScalarDecay,
     SinkSoftmax,
     SoftCap,
     Softmax,
@@ -39,15 +61,26 @@ from regard.attention import (
     StickBreaking,
     StrictCausal,
     TalkingHeads,
+    TopBlocks,
+    VectorDecay,
     Window,
     XPos,
     YarnScaling,
     attend,
     get_recipe,
     parse_part,
+    record_attention,
+    record_steps,
     steps,
 )
-from regard.see import trace_layer
+from regard.attention.functional import prepare
+from regard.attention.sparse_patterns import conditions
+from regard.models.config import EncoderConfig, LanguageModelConfig
+from regard.models.encoder import Encoder
+from regard.models.language_model import LanguageModel
+from regard.see import AttentionSite, trace_layer, trace_module
+from regard.see.gallery import LAYERS, slug
+from regard.tasks.config import format_toml
 from tests.attention.patterns import dense, patterns
 from tests.attention.test_parity import LATER, LATER_POSITIONS
 
@@ -284,7 +317,9 @@ def test_differential_attention_is_the_papers():
     initial = Differential.initial_of_layer(2)
     assert initial == pytest.approx(0.8 - 0.6 * exp(-0.6))
     norm = HeadNorm(2 * HEAD, scale=1 - initial)
-    layer = layer_of(Recipe(pattern=Causal(), normaliser=Differential(HEAD, initial)), output_norm=norm)
+    layer = layer_of(
+        Recipe(pattern=Causal(), normaliser=Differential(HEAD, initial)), options=LayerOptions(output_norm=norm)
+    )
     x, part = drawn(14, 2, T, HEADS * HEAD), layer.recipe.normaliser
     assert isinstance(part, Differential)
     share = (part.a @ part.b).exp() - (part.c @ part.d).exp() + initial
@@ -327,7 +362,10 @@ def test_each_head_has_its_own_pattern(one, other, seed):
 
 
 def test_a_gate_multiplies_what_the_heads_give():
-    layer, x = layer_of(Recipe(pattern=Causal()), output_gate=nn.Linear), drawn(15, 2, T, HEADS * HEAD)
+    layer, x = (
+        layer_of(Recipe(pattern=Causal()), options=LayerOptions(output_gate=nn.Linear)),
+        drawn(15, 2, T, HEADS * HEAD),
+    )
     gate = layer.output_gate
     assert isinstance(gate, nn.Linear)
     plain = layer_of(Recipe(pattern=Causal()))
@@ -349,7 +387,10 @@ def family() -> list[tuple[str, str]]:
 def test_token_by_token_with_a_kv_cache_gives_what_it_gives_at_once(name, position):
     recipe = get_recipe(name, position, SIZES)
     recipe = replace(recipe, pattern=recipe.pattern & Causal())
-    layer, x = layer_of(recipe, output_gate=nn.Linear, output_norm=HeadNorm(HEAD)), drawn(16, 2, T, HEADS * HEAD)
+    layer, x = (
+        layer_of(recipe, options=LayerOptions(output_gate=nn.Linear, output_norm=HeadNorm(HEAD))),
+        drawn(16, 2, T, HEADS * HEAD),
+    )
     cache, parts = KVCache(), []
     if name == "multi-token":
         with pytest.raises(ValueError, match="may mix queries, so a KV cache"):
@@ -371,3 +412,273 @@ def test_what_is_seen_is_what_the_layer_computed(name, position):
     assert_close(site.head(1, sentence=1, dtype=torch.double).weights, seen.weights[1, 1])
     assert_close(layer(x), output)
     assert site.statistics().entropy.shape[0] == HEADS
+
+
+# --- the whole family ---
+
+
+TESTS, DOCS = Path(__file__).parents[1], Path(__file__).parents[2] / "docs"
+CELLS = {"kind": "transformer", "layers": 1, "model": HEADS * HEAD, "heads": HEADS, "hidden": 8, "dropout": 0.0}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A part or a layer: how a settings file has it, where it is drawn, worked out and explained.
+
+    Args:
+        lines: of the table [model]; `recipe` may be the names of a recipe and a position of the catalogue.
+        part: what the model's layers must then hold.
+        heading: of its picture in the gallery.
+        example: the test that works it out by hand, or the worked example of the catalogue.
+        cache: what is said where a KV cache cannot be used; empty where it can.
+    """
+
+    lines: dict[str, Any]
+    part: Callable[[MultiHeadAttention], bool]
+    heading: str
+    example: str
+    cache: str = ""
+
+    @property
+    def is_encoder(self) -> bool:
+        """A language model reads token by token; who cannot, reads whole texts."""
+        return bool(self.cache)
+
+    def config(self) -> EncoderConfig | LanguageModelConfig:
+        given = CELLS | self.lines
+        if isinstance(named := given.get("recipe"), tuple):
+            with torch.random.fork_rng():
+                given["recipe"] = get_recipe(named[0], named[1], SIZES).to_toml()
+        return (EncoderConfig if self.is_encoder else LanguageModelConfig).from_dict(given)
+
+    def model(self) -> Encoder | LanguageModel:
+        torch.manual_seed(0)
+        config = self.config()
+        model = Encoder(config, 11) if isinstance(config, EncoderConfig) else LanguageModel(config, 11)
+        for layer in layers_of(model):
+            for weight in layer.learned.parameters():
+                nn.init.normal_(weight, std=0.5)
+        return model.double().eval()
+
+
+def layers_of(model: nn.Module) -> list[MultiHeadAttention]:
+    return [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+
+
+def run(model: Encoder | LanguageModel) -> Tensor:
+    tokens = torch.randint(3, 11, (2, T), generator=torch.Generator().manual_seed(1))
+    return model(tokens, torch.tensor([T, T])) if isinstance(model, Encoder) else model(tokens)
+
+
+def holds(kind: type) -> Callable[[MultiHeadAttention], bool]:
+    """Is it the form of a layer, or among the parts of its recipe?"""
+
+    def find(layer: MultiHeadAttention) -> bool:
+        recipe = layer.recipe
+        patterns = conditions(recipe.pattern)
+        parts = [recipe.score, *recipe.position.parts(), *patterns, recipe.normaliser, recipe.gate, layer.form]
+        scalings = [part.scaling for part in parts if isinstance(part, Rotary)]
+        return any(isinstance(part, kind) for part in (*parts, *scalings))
+
+    return find
+
+
+def of_recipe(name: str, kind: type, example: str, position: str = "none", cache: str = "") -> Member:
+    return Member({"recipe": (name, position)}, holds(kind), name, example, cache)
+
+
+def of_position(name: str, kind: type, example: str) -> Member:
+    return Member({"recipe": ("causal", name)}, holds(kind), f"{name} position", example)
+
+
+def of_form(form: str, kind: type, heading: str, example: str, cache: str = "") -> Member:
+    return Member({"attention_form": form, "recipe": "position = 'NoPosition()'"}, holds(kind), heading, example, cache)
+
+
+GATES, CONTENT, LATENT = (f"attention/test_{name}.py" for name in ("gates", "content_patterns", "latent"))
+HERE = "attention/test_family.py"
+DECAYS = f"{GATES}::test_retention_and_lightning_decay_as_their_papers_say"
+SCALED = "attention/test_peers_transformers.py::test_scaled_frequencies_are_those_of_transformers"
+AXIAL = f"{HERE}::test_axial_rotary_depends_on_rows_and_columns_only"
+ROTATED = {"recipe": "position = 'Rotary(fraction=0.5)'"}
+FAMILY = {
+    "entmax": of_recipe("entmax", Entmax, "entmax"),
+    "softmax plus one": of_recipe("softmax plus one", SoftmaxPlusOne, "softmax plus one"),
+    "sinks": of_recipe("sinks", SinkSoftmax, f"{HERE}::test_a_sink_is_one_more_key_without_a_value"),
+    "soft cap": of_recipe("soft cap", SoftCap, "soft cap"),
+    "learned temperature": of_recipe(
+        "learned temperature", LogitScale, f"{HERE}::test_a_temperature_of_one_half_doubles_the_scores"
+    ),
+    "QK-norm": Member(
+        ROTATED | {"qk_norm": True, "norm_type": "rms"},
+        lambda layer: layer.query_norm is not None and layer.key_norm is not None,
+        "qk-norm",
+        "attention/test_multihead.py::test_qk_norm_norms_each_head_before_it_is_rotated",
+    ),
+    "partial rotary": of_position(
+        "partial rotary", Rotary, f"{HERE}::test_partial_rotary_leaves_the_last_features_as_they_are"
+    ),
+    "NTK scaling": of_position("ntk", NTKScaling, SCALED),
+    "YaRN": of_position("yarn", YarnScaling, SCALED),
+    "2-D rotary": of_position("axial rotary", AxialRotary, AXIAL),
+    "xPos": of_position("xpos", XPos, f"{HERE}::test_xpos_and_scaled_and_partial_rotary_depend_on_differences_only"),
+    "CoPE": of_position("cope", CoPE, f"{HERE}::test_cope_counts_tokens_where_every_gate_is_open"),
+    "stick-breaking": of_recipe("stick-breaking", StickBreaking, "stick-breaking"),
+    "differential": of_recipe("differential", Differential, f"{HERE}::test_differential_attention_is_the_papers"),
+    "gated output": Member(
+        {"output_gate": True},
+        lambda layer: layer.output_gate is not None,
+        "gated output",
+        f"{HERE}::test_a_gate_multiplies_what_the_heads_give",
+    ),
+    "talking heads": of_recipe("talking heads", TalkingHeads, f"{HERE}::test_heads_talk_before_and_after_the_softmax"),
+    "multi-token attention": of_recipe(
+        "multi-token",
+        MultiToken,
+        f"{HERE}::test_multi_token_attention_looks_back_along_queries_and_to_both_sides_along_keys",
+        cache="may mix queries, so a KV cache would change earlier outputs",
+    ),
+    "per-head patterns": of_recipe("per head", PerHead, f"{HERE}::test_each_head_has_its_own_pattern"),
+    "listed global tokens": of_recipe(
+        "chosen globals", Global, f"{HERE}::test_global_tokens_that_are_listed_are_those_tokens"
+    ),
+    "forget gate": of_recipe(
+        "forget gate", Forget, f"{GATES}::test_a_forget_gate_of_one_half_halves_the_weight_of_what_is_one_token_older"
+    ),
+    "retention": of_recipe("retention", Retention, DECAYS),
+    "lightning": of_recipe("lightning", Lightning, DECAYS),
+    "scalar decay": of_recipe("mamba-2", ScalarDecay, f"{GATES}::test_a_state_that_decays_by_hand"),
+    "vector decay": of_recipe("gla", VectorDecay, f"{GATES}::test_a_decay_of_each_feature_by_hand"),
+    "delta rule": of_recipe("delta rule", Delta, f"{GATES}::test_the_delta_rule_by_hand"),
+    "gated delta rule": of_recipe("gated delta rule", GatedDelta, f"{GATES}::test_the_gated_delta_rule_by_hand"),
+    "Kimi delta attention": of_recipe(
+        "kimi delta", KimiDelta, f"{GATES}::test_the_effective_weights_are_the_recursion_in_value_and_every_gradient"
+    ),
+    "top blocks": of_recipe(
+        "top blocks", TopBlocks, f"{CONTENT}::test_the_block_whose_mean_fits_best_is_chosen", "rotary"
+    ),
+    "lightning indexer": of_recipe(
+        "lightning indexer", LightningIndexer, f"{CONTENT}::test_the_indexer_adds_up_what_its_heads_say", "rotary"
+    ),
+    "native sparse attention": of_form(
+        "NativeSparse(block=2, k=2, window=3)",
+        NativeSparse,
+        "native sparse",
+        f"{CONTENT}::test_branches_that_see_everything_are_causal_attention_in_value_and_gradient",
+    ),
+    "latent attention": Member(
+        ROTATED | {"kv_rank": 6, "rotary_head": HEAD // 2},
+        holds(LatentKV),
+        "latent attention",
+        f"{LATENT}::test_keys_and_values_of_a_latent_by_hand",
+    ),
+    "inducing points": of_form(
+        "InducingPoints(3)",
+        InducingPoints,
+        "inducing points",
+        f"{LATENT}::test_one_point_among_two_tokens_by_hand",
+        "attend to the whole sequence; a KV cache would change earlier outputs",
+    ),
+    "Linformer": of_form(
+        f"Linformer(max_length={T}, rank=4)",
+        Linformer,
+        "linformer",
+        "attention/test_examples.py::test_linformer_mixes_keys_and_values",
+        "mixes the whole sequence at once and cannot use a KV cache",
+    ),
+    "hybrids": Member(
+        {"recipe": "3 gated delta : 1 full", "layers": 4},
+        holds(GatedDelta),
+        "3 gated delta : 1 full",
+        f"{GATES}::test_the_gated_delta_rule_by_hand",
+    ),
+}
+MEMBERS = pytest.mark.parametrize("member", FAMILY.values(), ids=FAMILY)
+
+
+def test_the_family_has_34_members_and_nothing_that_is_drawn_is_left_out():
+    assert len(FAMILY) == 34
+    drawn_names = {member.heading for member in FAMILY.values()}
+    newer = [*LATER, *(f"{name} position" for name in LATER_POSITIONS), *GATED_RECIPES, *CONTENT_RECIPES, *LAYERS]
+    assert set(newer) - {"moba"} <= drawn_names  # which is top blocks, chosen by every query
+
+
+@MEMBERS
+def test_a_settings_file_has_it(member):
+    """Written and read again, and then the layers hold it."""
+    config = member.config()
+    text = format_toml({"model": config.to_dict()})
+    assert type(config).from_dict(tomllib.loads(text)["model"]) == config
+    layers = layers_of(member.model())
+    assert any(map(member.part, layers))
+    assert not any(map(member.part, layers_of(Member({}, member.part, "", "", member.cache).model())))
+
+
+@MEMBERS
+def test_it_is_the_reference_in_value_and_every_gradient(member):
+    model = member.model()
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    with record_steps(model) as record:
+        want = run(model)
+    assert record.sites
+    got, upstream = run(model), drawn(21, *want.shape)
+    assert_close(got, want)
+    grads = [torch.autograd.grad(y, weights, upstream, materialize_grads=True) for y in (got, want)]
+    assert_close(*grads)
+
+
+@MEMBERS
+def test_a_backend_runs_it_or_says_why_not(member):
+    model = member.model()
+    with torch.no_grad(), record_attention(model) as record:
+        run(model)
+    for site in record.sites:
+        (call,) = record.calls_of(site.name)
+        assert isinstance(call, AttentionCall)
+        recipe, q, k, positions = prepare(call.q, call.k, call.v, call.recipe, call.q_index, call.k_index)
+        for name, backend in BACKENDS.items():
+            why = backend.objections(recipe, q, k, positions)
+            if not why and name != "flex":  # which traces every call anew
+                assert_close(attend(call.q, call.k, call.v, call.recipe, backend=name), call.output)
+            assert all(len(sentence.split()) >= 3 for sentence in why)
+
+
+@MEMBERS
+def test_a_cache_gives_what_it_gives_at_once_or_is_refused_in_a_sentence(member):
+    model = member.model()
+    if isinstance(model, Encoder):
+        layer = layers_of(model)[0]
+        layer.recipe = replace(layer.recipe, pattern=Causal()) if layer.form is None else layer.recipe
+        with pytest.raises(ValueError, match=member.cache):
+            layer.extend(torch.zeros(1, 3, CELLS["model"], dtype=torch.double))
+        return
+    tokens, state, logits = torch.randint(3, 11, (2, T), generator=torch.Generator().manual_seed(1)), model.start(2), []
+    for piece in tokens.split([4, *[1] * (T - 4)], 1):
+        found, state = model.step(piece, state)
+        logits.append(found)
+    assert_close(torch.cat(logits, 1), run(model))
+
+
+@MEMBERS
+def test_the_microscope_sees_what_it_computed(member):
+    model = member.model().float()
+    tokens = torch.randint(3, 11, (1, T))
+    _, sites = trace_module(model, tokens, *([torch.tensor([T])] if member.is_encoder else []))
+    for site in sites.values():
+        assert isinstance(site, AttentionSite)
+        assert site.check().holds
+
+
+@MEMBERS
+def test_it_is_drawn_worked_out_and_explained(member):
+    page = (DOCS / "gallery.md").read_text()
+    assert f"\n### {member.heading}\n" in page
+    name, position, _ = member.heading.partition(" position")
+    picture = f"position-{slug(name)}" if position else slug(name)
+    assert f'src="gallery/{picture}.png"' in page
+    assert (DOCS / "gallery" / f"{picture}.png").stat().st_size > 1000
+    file, _, test = member.example.partition("::")
+    if test:
+        assert f"def {test}(" in (TESTS / file).read_text()
+    else:
+        assert file in [example.name for example in EXAMPLES]

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: a worked example, both forms, what the cache keeps, traces and edits."""
+"""Latent keys and values, and inducing points: worked examples, both forms, caches, traces, edits and settings."""
 
 from typing import Any
 
@@ -15,8 +15,11 @@ from regard.attention import (
     Forget,
     GatedDelta,
     GivenScale,
+    InducingPoints,
     KVCache,
     LatentKV,
+    LayerOptions,
+    Linformer,
     MultiHeadAttention,
     Padding,
     Recipe,
@@ -25,15 +28,19 @@ from regard.attention import (
     SinkSoftmax,
     Unnormalised,
     Window,
+    no_projection,
     record_attention,
     steps,
+    to_torch,
 )
 from regard.attention import kv_cache as caches
 from regard.attention.latent import absorption_objections, absorption_saves
-from regard.models.config import LanguageModelConfig
+from regard.models.config import EncoderConfig, LanguageModelConfig
+from regard.models.encoder import Encoder
 from regard.models.language_model import LanguageModel
-from regard.see import trace_layer
+from regard.see import AttentionSite, trace_layer, trace_module
 from regard.see.edits import Edits, HeadOff
+from tests.narrowing import assert_is_instance, not_none
 
 MODEL, HEADS, HEAD, ROTARY, VALUE, RANK = 14, 3, 10, 4, 5, 7
 ROTATED = Rotary(fraction=ROTARY / HEAD)
@@ -42,7 +49,7 @@ LATENT = LatentKV(rank=RANK, rotary=ROTARY, value=VALUE, query_rank=6)
 
 def layer_of(recipe: Recipe, latent: LatentKV = LATENT, **options: Any) -> MultiHeadAttention:
     torch.manual_seed(5)
-    layer = MultiHeadAttention(MODEL, heads=HEADS, head=HEAD, recipe=recipe, latent=latent, **options)
+    layer = MultiHeadAttention(MODEL, heads=HEADS, head=HEAD, recipe=recipe, form=latent, **options)
     return layer.double().eval()
 
 
@@ -61,7 +68,7 @@ def read_in_pieces(layer: MultiHeadAttention, x: Tensor, pieces: list[int]) -> t
 def test_keys_and_values_of_a_latent_by_hand():
     """x = (3, 4): the norm makes the latent √2·(0.6, 0.8), which W^K = (1, 0) and W^V = (0, 5) read; k^R is (3, 0)."""
     latent = LatentKV(rank=2, rotary=2, value=1)
-    layer = MultiHeadAttention(2, heads=1, head=3, latent=latent, recipe=Recipe(position=Rotary(fraction=2 / 3)))
+    layer = MultiHeadAttention(2, heads=1, head=3, form=latent, recipe=Recipe(position=Rotary(fraction=2 / 3)))
     assert layer.latent is not None
     down = assert_linear(layer.latent.down)
     down.weight.data = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
@@ -108,7 +115,11 @@ def test_the_absorbed_form_is_the_plain_form_in_value_and_every_gradient(recipe,
 NOT_ABSORBED = {
     "all features are rotated": (Recipe(position=Rotary(), pattern=Causal()), LatentKV(rank=RANK), {}),
     "cosine": (Recipe(score=Cosine(), position=ROTATED, pattern=Causal()), LATENT, {}),
-    "normed keys": (Recipe(position=ROTATED, pattern=Causal()), LATENT, {"head_norm": nn.RMSNorm}),
+    "normed keys": (
+        Recipe(position=ROTATED, pattern=Causal()),
+        LATENT,
+        {"options": LayerOptions(head_norm=nn.RMSNorm)},
+    ),
 }
 
 
@@ -139,11 +150,7 @@ def test_a_state_of_latent_keys_has_a_fixed_size():
 
 def test_decoding_absorbs_and_training_does_not():
     layer = MultiHeadAttention(
-        96,
-        heads=8,
-        head=24,
-        latent=LatentKV(rank=32, rotary=8, value=16),
-        recipe=Recipe(position=Rotary(fraction=1 / 3)),
+        96, heads=8, head=24, form=LatentKV(rank=32, rotary=8, value=16), recipe=Recipe(position=Rotary(fraction=1 / 3))
     )
     assert absorption_saves(layer, 1, 100)
     assert not absorption_saves(layer, 100, 100)
@@ -193,14 +200,14 @@ def test_recording_while_decoding_sees_the_same_weights():
     ("options", "message"),
     [
         ({"groups": 1}, "leave out groups = 1"),
-        ({"latent": LatentKV(rank=RANK, rotary=HEAD)}, "does not fit heads of width 10"),
-        ({"latent": LatentKV(rank=0)}, "does not fit"),
+        ({"form": LatentKV(rank=RANK, rotary=HEAD)}, "does not fit heads of width 10"),
+        ({"form": LatentKV(rank=0)}, "does not fit"),
         ({"recipe": Recipe(position=Rotary())}, r"use position=Rotary\(fraction=4 / 10\)"),
         ({"recipe": Recipe()}, "not NoPosition"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, message):
-    given: dict[str, Any] = {"recipe": ABSORBED["scaled"], "latent": LATENT} | options
+    given: dict[str, Any] = {"recipe": ABSORBED["scaled"], "form": LATENT} | options
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(MODEL, heads=HEADS, head=HEAD, **given)
 
@@ -223,3 +230,111 @@ def test_a_language_model_of_settings_decodes_from_latents():
             LanguageModelConfig.from_dict(lines | changes)
     with pytest.raises(ValueError, match="means nothing to the kind 'gru'"):
         LanguageModelConfig(kind="gru", kv_rank=4)
+
+
+# --- inducing points ---
+
+
+POINTS, WIDTH = 3, 6
+
+
+def induced() -> MultiHeadAttention:
+    torch.manual_seed(2)
+    return MultiHeadAttention(WIDTH, heads=2, form=InducingPoints(POINTS)).double().eval()
+
+
+def softmax_layer(layer: MultiHeadAttention, q: Tensor, k: Tensor) -> Tensor:
+    """One attention as torch computes it."""
+    return to_torch(layer)(q, k, k)[0]
+
+
+def test_one_point_among_two_tokens_by_hand():
+    """The point 1 gathers 4 and 8, weighed by softmax(4, 8), and every token reads the sum."""
+    layer = MultiHeadAttention(1, heads=1, form=InducingPoints(1), options=LayerOptions(projection=no_projection))
+    points = not_none(layer.points)
+    points.points.data = torch.ones(1, 1)
+    x = torch.tensor([[[4.0], [8.0]]])
+    weights = torch.tensor([4.0, 8.0]).softmax(0)
+    assert_close(layer(x), torch.full((1, 2, 1), 1.0 + float(weights @ x[0, :, 0])))
+
+
+def test_induced_attention_is_two_of_torchs_layers_in_value_and_every_gradient():
+    layer, x = induced(), torch.randn(2, 7, WIDTH, dtype=torch.double, requires_grad=True)
+    of_points = not_none(layer.points)
+    points, read = of_points.points.expand(2, -1, -1), MultiHeadAttention(WIDTH, heads=2).double().eval()
+    state = {name: weight for name, weight in layer.state_dict().items() if not name.startswith("points")}
+    read.load_state_dict(state)
+    want = softmax_layer(read, x, points + softmax_layer(of_points.gather, points, x))
+    got, inputs, upstream = layer(x), [x, of_points.points], torch.randn_like(want)
+    assert_close(got, want)
+    assert_close(torch.autograd.grad(got, inputs, upstream), torch.autograd.grad(want, inputs, upstream))
+
+
+def test_the_order_of_a_set_and_its_padding_change_nothing():
+    layer, x, lengths = induced(), torch.randn(3, 7, WIDTH, dtype=torch.double), torch.tensor([7, 2, 5])
+    order = torch.randperm(7)
+    assert_close(layer(x[:, order]), layer(x)[:, order])
+    poisoned = x.clone()
+    poisoned[1, 2:] = 1e6
+    assert_close(layer(poisoned, pattern=Padding(lengths))[1, :2], layer(x[1:2, :2])[0])
+
+
+def test_both_attentions_of_induced_attention_are_seen_and_edited():
+    layer, x = induced(), torch.randn(1, 7, WIDTH, dtype=torch.double)
+    output, sites = trace_module(layer, x)
+    assert list(sites) == ["points", "attention"]
+    assert assert_is_instance(sites["points"], AttentionSite).shape == (POINTS, 7)
+    assert all(assert_is_instance(site, AttentionSite).check().holds for site in sites.values())
+    changed, off = trace_module(layer, x, edits=Edits(off=(HeadOff("points", 0),)))
+    assert not assert_is_instance(off["points"], AttentionSite).output[:, 0].any()
+    assert not torch.equal(changed, output)
+
+
+def test_points_stand_in_no_order():
+    for recipe in (Recipe(pattern=Causal()), Recipe(position=Rotary())):
+        with pytest.raises(ValueError, match="stand in no order: leave out"):
+            MultiHeadAttention(WIDTH, heads=2, recipe=recipe, form=InducingPoints(3))
+    with pytest.raises(ValueError, match=r"is a form of self-attention; leave out memory"):
+        induced()(torch.zeros(1, 2, WIDTH), torch.zeros(1, 2, WIDTH))
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize("form", ["InducingPoints(3)", "Linformer(max_length=9, rank=4)", "LatentKV(rank=5)"])
+def test_an_encoder_of_settings_attends_to_points_mixtures_and_latents(form):
+    """And layers of one model have weights of their own."""
+    lines = {"kind": "transformer", "layers": 2, "model": 16, "heads": 2, "hidden": 8, "dropout": 0.0}
+    config = EncoderConfig.from_dict(lines | {"attention_form": form})
+    assert EncoderConfig.from_dict(config.to_dict()) == config
+    encoder, tokens, lengths = Encoder(config, 11).eval(), torch.randint(3, 11, (2, 9)), torch.tensor([9, 4])
+    with record_attention(encoder) as record:
+        whole = encoder(tokens, lengths)
+    assert_close(whole[1, :4], encoder(tokens[1:, :4], lengths[1:])[0])
+    each = ("layers.{}.points", "layers.{}") if "Points" in form else ("layers.{}",)
+    assert [site.name for site in record.sites] == [name.format(n) for n in range(2) for name in each]
+    assert repr(MultiHeadAttention(16, heads=2, form=config.form).form) == repr(config.form)
+    weights = {id(weight): name for name, weight in encoder.named_parameters()}
+    assert len(weights) == len(list(encoder.parameters()))
+
+
+def test_what_is_no_form_is_refused():
+    for form, message in {
+        "Causal()": "is no form; write one of InducingPoints, LatentKV",
+        "Linformer(rank=4)": "max_length",
+        "Sparse(4)": "cannot read 'Sparse",
+        "InducingPoints(0)": "at least 1",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            EncoderConfig(kind="transformer", attention_form=form)
+    for form in ("Linformer(max_length=9, rank=4)", "InducingPoints(3)"):
+        with pytest.raises(ValueError, match=r"Causal\(\)"):
+            LanguageModelConfig(kind="transformer", attention_form=form)
+    with pytest.raises(ValueError, match="two forms of attention; set one of them"):
+        LanguageModelConfig(kind="transformer", kv_rank=4, attention_form="NativeSparse(block=4)")
+
+
+def test_a_form_that_mixes_tokens_uses_no_kv_cache():
+    for form, message in ((InducingPoints(3), "attend to the whole sequence"), (Linformer(9, 2), "mixes the whole")):
+        with pytest.raises(ValueError, match=message):
+            MultiHeadAttention(8, heads=2, form=form).extend(torch.zeros(1, 3, 8))

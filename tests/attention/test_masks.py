@@ -268,7 +268,7 @@ def test_parts_of_a_recipe_that_do_not_fit_are_refused():
         ValueError, match=r"AdditiveMask wants numbers shaped \(b, h, i, j\), not \(1, 1, 5, 7\) of bool"
     ):
         AdditiveMask(boolean(1, 1, N, J))
-    compressed = MultiHeadAttention(12, heads=H, compress=Linformer(rank=2, max_length=J))
+    compressed = MultiHeadAttention(12, heads=H, form=Linformer(rank=2, max_length=J))
     with pytest.raises(ValueError, match="mixes all keys; of patterns it understands Padding alone"):
         compressed(torch.randn(B, J, 12), mask=boolean(J, J))
 

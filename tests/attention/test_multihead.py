@@ -1,6 +1,7 @@
 """Multi-head attention: caches, grouping, crossing, packing, dropout."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from regard.attention import (
     Feature,
     Hard,
     KVCache,
+    LayerOptions,
     Linformer,
     MultiHeadAttention,
     PackedSequences,
@@ -95,7 +97,7 @@ def test_grouped_heads_are_full_heads_with_repeated_keys(groups):
 
 
 def test_crossing_attends_to_another_text_of_another_width():
-    layer = MultiHeadAttention(6, heads=2, memory=10).double()
+    layer = MultiHeadAttention(6, heads=2, options=LayerOptions(memory=10)).double()
     x, memory = torch.randn(2, 3, 6, dtype=torch.double), torch.randn(2, 5, 10, dtype=torch.double)
     output, seen = layer.look(x, memory)
     assert seen.weights.shape == (2, 2, 3, 5)
@@ -273,7 +275,7 @@ def test_straight_through_is_hard_forwards_and_soft_backwards():
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_linformer_ignores_padding(heads):
-    layer = MultiHeadAttention(8, heads=2, compress=Linformer(max_length=9, rank=3, heads=heads)).double()
+    layer = MultiHeadAttention(8, heads=2, form=Linformer(max_length=9, rank=3, heads=heads)).double()
     x = torch.randn(1, 5, 8, dtype=torch.double)
     padded = torch.cat((x, torch.randn(1, 2, 8, dtype=torch.double)), 1)
     assert_close(layer(padded, pattern=Padding(torch.tensor([5])))[:, :5], layer(x))
@@ -289,8 +291,8 @@ def test_per_head_mixtures_differ_and_shared_ones_do_not():
 def test_what_linformer_cannot_do_is_refused():
     mix = Linformer(max_length=4, rank=2)
     with pytest.raises(ValueError, match="cannot be applied any more"):
-        MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal()), compress=mix)
-    layer = MultiHeadAttention(8, heads=2, compress=mix)
+        MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal()), form=mix)
+    layer = MultiHeadAttention(8, heads=2, form=mix)
     with pytest.raises(ValueError, match="at most 4 tokens, not 5"):
         layer(torch.zeros(1, 5, 8))
     with pytest.raises(ValueError, match="Padding alone"):
@@ -298,12 +300,14 @@ def test_what_linformer_cannot_do_is_refused():
     with pytest.raises(ValueError, match="cannot use a KV cache"):
         layer.extend(torch.zeros(1, 4, 8))
     with pytest.raises(ValueError, match="3 heads, but there are 2"):
-        MultiHeadAttention(8, heads=2, compress=Linformer(4, 2, heads=3))(torch.zeros(1, 4, 8))
+        MultiHeadAttention(8, heads=2, form=Linformer(4, 2, heads=3))(torch.zeros(1, 4, 8))
 
 
 def test_qk_norm_norms_each_head_before_it_is_rotated():
     """The same layer without the norm, whose queries and keys are normed by hand."""
-    layer = MultiHeadAttention(6, heads=2, head=4, recipe=Recipe(position=Rotary()), head_norm=nn.RMSNorm).double()
+    layer = MultiHeadAttention(
+        6, heads=2, head=4, recipe=Recipe(position=Rotary()), options=LayerOptions(head_norm=nn.RMSNorm)
+    ).double()
     norms = [assert_is_instance(norm, nn.RMSNorm) for norm in (layer.query_norm, layer.key_norm)]
     with torch.no_grad():
         norms[0].weight.copy_(torch.arange(1, 5))
@@ -320,7 +324,7 @@ def test_qk_norm_norms_each_head_before_it_is_rotated():
 
 def test_absent_projections_need_one_width():
     with pytest.raises(ValueError, match="widths must agree"):
-        MultiHeadAttention(6, heads=2, memory=4, projection=no_projection)
+        MultiHeadAttention(6, heads=2, options=LayerOptions(memory=4, projection=no_projection))
 
 
 def test_rotary_needs_an_even_head():
@@ -336,3 +340,20 @@ def test_linear_attention_reads_padded_sentences_without_their_matrix():
         padded = replace(recipe, pattern=pattern)
         assert str(explain(padded, q)).startswith("linear")
         assert_close(attend(q, k, v, padded), attend(q, k, v, padded, backend="reference"))
+
+
+def test_former_keywords_still_work_and_say_what_they_are_now():
+    mix = Linformer(max_length=9, rank=3)
+    cases: tuple[tuple[dict[str, Any], str, Any], ...] = (
+        ({"compress": mix}, "form=...", lambda layer: layer.form is mix),
+        ({"head_norm": nn.RMSNorm}, r"LayerOptions\(head_norm=...\)", lambda layer: layer.query_norm is not None),
+        ({"memory": 5}, r"LayerOptions\(memory=...\)", lambda layer: layer.key.in_features == 5),
+        ({"backend": "sdpa"}, r"LayerOptions\(backend=...\)", lambda layer: layer.backend == "sdpa"),
+        ({"projection": no_projection}, "projection", lambda layer: isinstance(layer.query, nn.Identity)),
+    )
+    for given, now, found in cases:
+        with pytest.warns(DeprecationWarning, match=now):
+            layer = MultiHeadAttention(8, heads=2, **given)
+        assert found(layer)
+    with pytest.raises(TypeError, match="has no argument 'bias'; see LayerOptions"):
+        MultiHeadAttention(8, heads=2, bias=False)

@@ -23,6 +23,7 @@ from regard.attention import (
     Global,
     KVCache,
     LatentKV,
+    LayerOptions,
     LogBuckets,
     MultiHeadAttention,
     NTKScaling,
@@ -220,7 +221,9 @@ def t5() -> T5Model:
 
 
 def ours_for_t5(layer: T5Attention, recipe: Recipe) -> MultiHeadAttention:
-    ours = MultiHeadAttention(T5["model"], heads=T5["heads"], head=T5["head"], recipe=recipe, projection=unbiased)
+    ours = MultiHeadAttention(
+        T5["model"], heads=T5["heads"], head=T5["head"], recipe=recipe, options=LayerOptions(projection=unbiased)
+    )
     return with_weights(ours, query=layer.q, key=layer.k, value=layer.v, output=layer.o)
 
 
@@ -296,7 +299,9 @@ def llama(heads: int, groups: int) -> tuple[Any, MultiHeadAttention]:
     layer = model.layers[0].self_attn
     recipe = Recipe(position=Rotary(theta=101.0, pairs="halves"), pattern=Causal())
     ours = with_weights(
-        MultiHeadAttention(30, heads=heads, groups=groups, head=14, recipe=recipe, projection=unbiased),
+        MultiHeadAttention(
+            30, heads=heads, groups=groups, head=14, recipe=recipe, options=LayerOptions(projection=unbiased)
+        ),
         query=layer.q_proj,
         key=layer.k_proj,
         value=layer.v_proj,
@@ -538,7 +543,12 @@ def test_a_layer_of_qwen3_norms_its_heads_before_they_are_rotated():
     recipe = Recipe(position=Rotary(10_000.0, "halves"), pattern=Causal())
     norm = partial(nn.RMSNorm, eps=config.rms_norm_eps)
     ours = MultiHeadAttention(
-        MODEL, heads=HEADS, groups=GROUPS, head=WIDTH, recipe=recipe, projection=no_bias, head_norm=norm
+        MODEL,
+        heads=HEADS,
+        groups=GROUPS,
+        head=WIDTH,
+        recipe=recipe,
+        options=LayerOptions(projection=no_bias, head_norm=norm),
     ).double()
     copy_attention(theirs, ours)
     x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
@@ -563,7 +573,12 @@ def test_a_layer_of_gemma_3(layer):
     )
     norm = partial(nn.RMSNorm, eps=config.rms_norm_eps)
     ours = MultiHeadAttention(
-        MODEL, heads=HEADS, groups=GROUPS, head=WIDTH, recipe=recipe, projection=no_bias, head_norm=norm
+        MODEL,
+        heads=HEADS,
+        groups=GROUPS,
+        head=WIDTH,
+        recipe=recipe,
+        options=LayerOptions(projection=no_bias, head_norm=norm),
     ).double()
     copy_attention(theirs, ours, norm_shift=1.0)
     x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
@@ -576,7 +591,9 @@ def test_a_layer_of_gemma_2_caps_its_scores():
     config = transformers.Gemma2Config(**SIZES, sliding_window=4, query_pre_attn_scalar=8, attn_logit_softcapping=1.5)
     theirs = with_large_weights(there.Gemma2Attention(config, 1))
     recipe = Recipe(score=SoftCap(1.5), position=Rotary(10_000.0, "halves"), pattern=Causal())
-    ours = MultiHeadAttention(MODEL, heads=HEADS, groups=GROUPS, head=WIDTH, recipe=recipe, projection=no_bias).double()
+    ours = MultiHeadAttention(
+        MODEL, heads=HEADS, groups=GROUPS, head=WIDTH, recipe=recipe, options=LayerOptions(projection=no_bias)
+    ).double()
     copy_attention(theirs, ours)
     x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
     assert_layer_agrees(theirs, ours, there.Gemma2RotaryEmbedding(config)(x, places(x)))
@@ -595,9 +612,9 @@ def test_a_full_layer_of_qwen3_next_gates_its_output():
         groups=GROUPS,
         head=WIDTH,
         recipe=Recipe(position=Rotary(10_000.0, "halves", fraction=0.25), pattern=Causal()),
-        projection=no_bias,
-        head_norm=partial(nn.RMSNorm, eps=config.rms_norm_eps),
-        output_gate=no_bias,
+        options=LayerOptions(
+            projection=no_bias, head_norm=partial(nn.RMSNorm, eps=config.rms_norm_eps), output_gate=no_bias
+        ),
     ).double()
     # their queries and gates are rows of one matrix, head by head
     query, gate = rearrange(theirs.q_proj.weight.detach(), "(h two d) m -> two (h d) m", h=HEADS, two=2)
@@ -635,7 +652,9 @@ def test_a_layer_of_deepseek_v3_makes_keys_and_values_of_latents(query_rank):
     latent = LatentKV(rank=rank, rotary=rotary, value=value, query_rank=query_rank)
     head = rotary + own
     recipe = Recipe(position=Rotary(10_000.0, fraction=rotary / head), pattern=Causal())
-    ours = MultiHeadAttention(MODEL, heads=HEADS, head=head, recipe=recipe, projection=no_bias, latent=latent).double()
+    ours = MultiHeadAttention(
+        MODEL, heads=HEADS, head=head, recipe=recipe, form=latent, options=LayerOptions(projection=no_bias)
+    ).double()
     query = not_none(theirs.q_proj if query_rank is None else theirs.q_b_proj)
     rotated_first = [*range(own, head), *range(own)]
     query = rearrange(query.weight, "(h d) m -> h d m", h=HEADS)[:, rotated_first].flatten(0, 1)

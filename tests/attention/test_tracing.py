@@ -13,7 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from regard.attention import BACKENDS, Causal, Full, MultiHeadAttention, Padding, Pattern, Recipe, Window, explain
+from regard.attention import (
+    BACKENDS,
+    Causal,
+    Full,
+    LayerOptions,
+    MultiHeadAttention,
+    Padding,
+    Pattern,
+    Recipe,
+    Window,
+    explain,
+)
 from tests.forks import run_program
 from tests.narrowing import assert_is_instance
 
@@ -152,7 +163,10 @@ def test_a_layer_is_computed_by_the_backend_it_names(backend, monkeypatch):
     called = []
     for name, module in BACKENDS.items():
         monkeypatch.setattr(module, "attend", lambda recipe, q, k, v, positions, name=name: called.append(name) or q)
-    layer, x = MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal()), backend=backend), torch.randn(1, 5, 8)
+    layer, x = (
+        MultiHeadAttention(8, heads=2, recipe=Recipe(pattern=Causal()), options=LayerOptions(backend=backend)),
+        torch.randn(1, 5, 8),
+    )
     layer(x)
     layer.extend(x)
     assert called == [backend, backend]
@@ -160,6 +174,6 @@ def test_a_layer_is_computed_by_the_backend_it_names(backend, monkeypatch):
 
 def test_a_layer_refuses_a_backend_that_does_not_exist_or_cannot_run_it():
     with pytest.raises(ValueError, match="no backend is called 'flash'; there are linear,"):
-        MultiHeadAttention(8, heads=2, backend="flash")
+        MultiHeadAttention(8, heads=2, options=LayerOptions(backend="flash"))
     with pytest.raises(ValueError, match="hard cannot run this recipe"):
-        MultiHeadAttention(8, heads=2, backend="hard")(torch.randn(1, 5, 8))
+        MultiHeadAttention(8, heads=2, options=LayerOptions(backend="hard"))(torch.randn(1, 5, 8))

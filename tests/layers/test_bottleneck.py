@@ -8,17 +8,12 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.attention import Causal, MultiHeadAttention, Recipe, Rotary, to_torch
 from regard.layers.pooling import (
     AttentionBottleneck,
-    InducedSetAttention,
     LastPooling,
     MeanPooling,
     PooledBottleneck,
 )
-from regard.see import AttentionSite, trace_module
-from regard.see.edits import Edits, HeadOff
-from tests.narrowing import assert_is_instance
 from tests.recorded import call_recorded
 
 WIDTH, LATENTS, LATENT, LENGTHS = 6, 3, 5, (7, 2, 5)
@@ -95,52 +90,3 @@ def test_looking_shows_what_entered_and_changes_nothing(name):
 def test_heads_that_do_not_divide_the_words_are_refused():
     with pytest.raises(ValueError, match="4 heads do not divide vectors of width 6; choose a divisor"):
         AttentionBottleneck(6, latents=1, latent=3, heads=4)
-
-
-# --- induced set attention ---
-
-
-def induced() -> InducedSetAttention:
-    torch.manual_seed(2)
-    return InducedSetAttention(WIDTH, points=LATENTS, heads=2).double().eval()
-
-
-def softmax_layer(layer: MultiHeadAttention, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """One attention as torch computes it."""
-    return to_torch(layer)(q, k, k)[0]
-
-
-def test_induced_attention_is_two_of_torchs_layers_in_value_and_every_gradient():
-    layer, x = induced(), torch.randn(2, 7, WIDTH, dtype=torch.double, requires_grad=True)
-    points = layer.points.expand(2, -1, -1)
-    want = softmax_layer(layer.read, x, points + softmax_layer(layer.gather, points, x))
-    got, inputs, upstream = layer(x), [x, layer.points], torch.randn_like(want)
-    assert_close(got, want)
-    assert_close(torch.autograd.grad(got, inputs, upstream), torch.autograd.grad(want, inputs, upstream))
-
-
-def test_the_order_of_a_set_and_its_padding_change_nothing():
-    layer, (x, _, lengths) = induced(), texts()
-    order = torch.randperm(7)
-    assert_close(layer(x[:, order]), layer(x)[:, order])
-    poisoned = x.clone()
-    poisoned[1, 2:] = 1e6
-    assert_close(layer(poisoned, lengths)[1, :2], layer(x[1:2, :2])[0])
-
-
-def test_both_attentions_of_induced_attention_are_seen_and_edited():
-    layer, x = induced(), torch.randn(1, 7, WIDTH, dtype=torch.double)
-    _, record = call_recorded(layer, x)
-    assert [site.name for site in record.sites] == ["points", "tokens"]
-    assert record.weights("points").shape == (1, 2, LATENTS, 7)
-    output, sites = trace_module(layer, x)
-    assert all(assert_is_instance(site, AttentionSite).check().holds for site in sites.values())
-    changed, off = trace_module(layer, x, edits=Edits(off=(HeadOff("points", 0),)))
-    assert not assert_is_instance(off["points"], AttentionSite).output[:, 0].any()
-    assert not torch.equal(changed, output)
-
-
-def test_points_stand_in_no_order():
-    for recipe in (Recipe(pattern=Causal()), Recipe(position=Rotary())):
-        with pytest.raises(ValueError, match="points stand in no order"):
-            InducedSetAttention(WIDTH, points=3, heads=2, recipe=recipe)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from regard.attention import MultiHeadAttention
+from regard.attention import LayerOptions, MultiHeadAttention
 from regard.ops import rms_norm as op
 from regard.ops.rms_norm import rms_norm
 from regard.see.methods import FrozenNormScales
@@ -101,7 +101,7 @@ def test_who_watches_torchs_functions_sees_torchs_norm(monkeypatch):
 def test_queries_and_keys_are_normed_by_the_op(monkeypatch):
     """And so are layers' states: wherever a module of torch's holds the weights."""
     seen = []
-    layer = MultiHeadAttention(8, heads=2, head_norm=nn.RMSNorm)
+    layer = MultiHeadAttention(8, heads=2, options=LayerOptions(head_norm=nn.RMSNorm))
     monkeypatch.setattr(op, "rms_norm", lambda x, w, eps: seen.append(w) or x)
     layer(torch.randn(1, 3, 8))
     assert [id(w) for w in seen] == [id(layer.query_norm.weight), id(layer.key_norm.weight)]  # type: ignore[union-attr]

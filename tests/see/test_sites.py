@@ -451,7 +451,7 @@ def test_two_tokens_on_paper():
 
 
 def test_linformer_tells_what_each_token_weighs():
-    layer = MultiHeadAttention(12, heads=3, compress=Linformer(max_length=11, rank=4)).eval()
+    layer = MultiHeadAttention(12, heads=3, form=Linformer(max_length=11, rank=4)).eval()
     x = torch.randn(1, 7, 12)
     site = trace_layer(layer, x)
     assert site.shape == (7, 4)

@@ -53,9 +53,10 @@ from regard.attention.gate import (
     VectorDecay,
 )
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
-from regard.attention.latent import LatentKV, Linformer
-from regard.attention.multihead import Context, MultiHeadAttention, no_projection
-from regard.attention.native_sparse import BlockCompression, CompressedPast, NativeSparseAttention
+from regard.attention.latent import InducingPoints, LatentKV, Linformer
+from regard.attention.layer_options import LayerForm, LayerOptions, no_projection
+from regard.attention.multihead import MultiHeadAttention
+from regard.attention.native_sparse import BlockCompression, CompressedPast, NativeSparse
 from regard.attention.normaliser import (
     AttentionDropout,
     Normaliser,
@@ -128,7 +129,7 @@ from regard.attention.sparse_patterns import (
     TopBlocks,
 )
 from regard.attention.stats import AttentionStats, StatsRequest, TopKeys, attention_stats
-from regard.attention.text_positions import Segments
+from regard.attention.text_positions import Context, Segments
 from regard.attention.torch_layer import from_torch, to_torch
 from regard.ops.rotary import FrequencyScaling
 
@@ -188,11 +189,14 @@ __all__ = [
     "Global",
     "Hard",
     "HeadNorm",
+    "InducingPoints",
     "InnerProduct",
     "KVCache",
     "KimiDelta",
     "LatentKV",
     "LayerCache",
+    "LayerForm",
+    "LayerOptions",
     "Learned",
     "Lightning",
     "LightningIndexer",
@@ -203,7 +207,7 @@ __all__ = [
     "MultiHeadAttention",
     "MultiToken",
     "NTKScaling",
-    "NativeSparseAttention",
+    "NativeSparse",
     "NoGate",
     "NoPosition",
     "Normaliser",

@@ -432,18 +432,28 @@ def find_sites(model: HasModules) -> Iterator[tuple[nn.Module, nn.Module, SiteNa
 
 
 def site_of(modules: Mapping[str, nn.Module], path: str) -> SiteName:
-    """As the outermost module around the layer calls it; else by its path."""
+    """As the outermost module around the layer calls it; else by its path. A layer of several attentions calls them by
+    names behind its own."""
     names = path.split(".") if path else []
     for depth in range(len(names) + 1):
-        outer, inner = ".".join(names[:depth]), ".".join(names[depth:])
-        module = modules[outer]
-        if isinstance(module, DeclaresSites) and (found := declared_site(module.attention_sites, inner)):
-            return replace(found, name=".".join(filter(None, (outer, found.name))) or "attention")
+        outer, module = ".".join(names[:depth]), modules[".".join(names[:depth])]
+        for cut in range(len(names), depth - 1, -1):
+            within = site_within(modules[".".join(names[:cut])], ".".join(names[cut:]))
+            found = declared_site(module, ".".join(names[depth:cut])) if within is not None else None
+            if found is not None and within is not None:
+                axes = {"queries": found.queries, "keys": found.keys}
+                name = ".".join(filter(None, (outer, found.name, within.name))) or "attention"
+                return SiteName(name, axes.get(within.queries, within.queries), axes.get(within.keys, within.keys))
     return SiteName(path or "attention", *UNDECLARED_AXES)
 
 
-def declared_site(sites: AttentionSites, path: str) -> SiteName | None:
-    for pattern, site in sites.items():
+def site_within(layer: nn.Module, path: str) -> SiteName | None:
+    """How a layer calls the attention at a path of its own: the one that is all of it has no name."""
+    return declared_site(layer, path) if path else SiteName("", *UNDECLARED_AXES)
+
+
+def declared_site(module: nn.Module, path: str) -> SiteName | None:
+    for pattern, site in module.attention_sites.items() if isinstance(module, DeclaresSites) else ():
         if found := path_pattern(pattern).fullmatch(path):
             return replace(site, name=fill_name(site.name, found.groups()))
     return None

@@ -185,6 +185,10 @@ def cache_objections(layer: "MultiHeadAttention", recipe: Recipe, seen: int) -> 
     """Why a layer that has seen so many tokens cannot attend token by token."""
     if layer.compress is not None:
         return f"{layer.compress} mixes the whole sequence at once and cannot use a KV cache; call the layer instead"
+    if layer.points is not None:
+        return (
+            f"the points of {layer.points.form} attend to the whole sequence; a KV cache would change earlier outputs"
+        )
     if not is_causal(recipe.pattern, seen):
         return (
             f"{recipe.pattern} is not causal, or not provably so: a KV cache would change earlier outputs; "

@@ -1,4 +1,4 @@
-"""Latent keys and values: one latent of each token for all heads (MLA), or mixtures of all tokens (Linformer).
+"""Latent keys and values: of one latent of each token (MLA), of mixtures of all (Linformer), or of learned points.
 
 Multi-head latent attention: every head's keys and values are made of one latent, which is all a cache keeps.
 
@@ -14,28 +14,29 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from einops import einsum, rearrange
+from einops import einsum, rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.attention.batch_patterns import Padding
-from regard.attention.pattern import Full, Pattern
+from regard.attention.layer_options import LayerForm
+from regard.attention.pattern import Full, Pattern, require_int
 from regard.attention.position import Bias, NoPosition, Rotary
 from regard.attention.recipe import Recipe
 from regard.attention.scaled_score import GivenScale
 from regard.attention.score import Dot, ScaledDot
-from regard.attention.text_positions import Segments
+from regard.attention.text_positions import Context, Segments
 from regard.ops.rms_norm import norm_rows
 
 if TYPE_CHECKING:
-    from regard.attention.multihead import Context, MultiHeadAttention
+    from regard.attention.multihead import MultiHeadAttention
 
 Projection = Callable[[int, int], nn.Module]
 NORM_EPS = 1e-6  # DeepSeek's
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentKV:
+class LatentKV(LayerForm):
     """The sizes of multi-head latent attention; the width of a head's query and key is the layer's `head`.
 
     Args:
@@ -48,7 +49,7 @@ class LatentKV:
     Examples:
         >>> latent = LatentKV(rank=8, rotary=4)
         >>> recipe = Recipe(position=Rotary(fraction=4 / 16), pattern=Causal())
-        >>> layer = MultiHeadAttention(32, heads=4, head=16, recipe=recipe, latent=latent)
+        >>> layer = MultiHeadAttention(32, heads=4, head=16, recipe=recipe, form=latent)
         >>> x = torch.randn(1, 6, 32)
         >>> first, cache = layer.extend(x[:, :5])
         >>> last, cache = layer.extend(x[:, 5:], cache)  # the absorbed form
@@ -63,7 +64,7 @@ class LatentKV:
     value: int | None = None
     query_rank: int | None = None
 
-    def check(self, recipe: Recipe, heads: int, groups: int, head: int) -> None:
+    def check(self, recipe, heads, groups, head):
         if groups != heads:
             raise ValueError(f"every head makes its own keys of the latent; leave out groups = {groups}")
         if not 0 <= self.rotary < head or min(self.rank, self.value or 1, self.query_rank or 1) < 1:
@@ -118,7 +119,7 @@ def no_bias(width_in: int, width_out: int) -> nn.Linear:
 
 
 def project_latent(
-    layer: "MultiHeadAttention", x: Tensor, memory: Tensor | None, context: "Context"
+    layer: "MultiHeadAttention", x: Tensor, memory: Tensor | None, context: Context
 ) -> tuple[Float[Tensor, "b h i d"], Float[Tensor, "b t latent"]]:
     """Heads of queries, and the latents of the keys and values."""
     latents = latents_of(layer)
@@ -200,14 +201,14 @@ def absorb_value(layer: "MultiHeadAttention", mixed: Float[Tensor, "b h i r"]) -
 
 
 @dataclass(eq=False)
-class Linformer(nn.Module):
+class Linformer(nn.Module, LayerForm):
     """head = softmax(q (E k)ᵀ / √d) (F v)  (eq. 7). E and F are shared by all heads, or one for each of `heads`.
 
     Every mixed key holds something of every token, so which token a query attends to is lost: patterns are
     out, and padding is taken out of the mixture before it is made. A shorter sequence uses the first columns of E, F.
 
     Examples:
-        >>> layer = MultiHeadAttention(8, heads=2, compress=Linformer(max_length=64, rank=4))
+        >>> layer = MultiHeadAttention(8, heads=2, form=Linformer(max_length=64, rank=4))
         >>> output, seen = layer.look(torch.randn(1, 50, 8))
         >>> output.shape, seen.weights.shape  # 50 × 4 weights instead of 50 × 50
         (torch.Size([1, 50, 8]), torch.Size([1, 2, 50, 4]))
@@ -223,7 +224,7 @@ class Linformer(nn.Module):
             nn.Parameter(torch.randn(self.heads, self.rank, self.max_length) * self.rank**-0.5) for _ in range(2)
         )
 
-    def check_recipe(self, recipe: Recipe) -> None:
+    def check(self, recipe, heads, groups, head):
         """Nothing that depends on where a key stands can be applied to mixtures."""
         if recipe.pattern != Full():
             raise ValueError(f"{self} mixes all keys, so {recipe.pattern} cannot be applied any more; use Full()")
@@ -253,3 +254,57 @@ class Linformer(nn.Module):
             raise ValueError(f"{self} has mixtures for {self.heads} heads, but there are {k.shape[1]} key heads")
         E, F = (weight[:, :, :tokens].expand(k.shape[1], -1, -1) for weight in (self.E, self.F))
         return einsum(E, k, "g r j, b g j d -> b g r d"), einsum(F, v, "g r j, b g j e -> b g r e")
+
+
+# --- inducing points ---
+
+
+@dataclass(frozen=True)
+class InducingPoints(LayerForm):
+    """Attention through k learned points: h = I + attend(I, x), y = attend(x, h); n × k twice instead of n × n.
+
+    Set Transformer's (Lee et al. 2019, eq. 9), norms and feed-forward layers apart; the first half by itself is
+    Perceiver's (Jaegle et al. 2021). What x attends to stands in no order: a recipe has neither pattern nor relative
+    positions.
+
+    Examples:
+        >>> layer, x = MultiHeadAttention(8, heads=2, form=InducingPoints(3)), torch.randn(1, 50, 8)
+        >>> with record_attention(layer) as record:
+        ...     output = layer(x)
+        >>> output.shape, {site.name: tuple(record.weights(site.name).shape) for site in record.sites}
+        (torch.Size([1, 50, 8]), {'points': (1, 2, 3, 50), 'attention': (1, 2, 50, 3)})
+    """
+
+    points: int
+
+    def __post_init__(self):
+        require_int(self, self.points, 1, "points")
+
+    def check(self, recipe, heads, groups, head):
+        ordered = [*recipe.query_key_positions, *recipe.score_positions]
+        for part in [*ordered, *([] if recipe.pattern == Full() else [recipe.pattern])]:
+            raise ValueError(f"the points of {self} stand in no order: leave out {part}")
+        if recipe.gate.values:
+            raise ValueError(f"{recipe.gate} gates a text's own past, and {self} attends to points; leave it out")
+
+
+class InducedPoints(nn.Module):
+    """I + attend(I, x): what the layer attends to.
+
+    Args:
+        form: how many points.
+        model: their width, and that of the tokens.
+        gather: their attention to the tokens.
+    """
+
+    def __init__(self, form: InducingPoints, model: int, gather: "MultiHeadAttention"):
+        super().__init__()
+        self.form, self.gather = form, gather
+        self.points = nn.Parameter(torch.randn(form.points, model) * model**-0.5)
+
+    def forward(self, x: Float[Tensor, "b t model"], context: Context) -> Float[Tensor, "b k model"]:
+        if context.segments is not None:
+            raise ValueError(f"{self.form} gather all tokens of a row, and so those of several texts; do not pack")
+        (x,) = context.pad(x)
+        points = repeat(self.points, "k m -> b k m", b=len(x))
+        return points + self.gather(points, x, pattern=context.pattern)

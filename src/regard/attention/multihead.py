@@ -1,90 +1,27 @@
 """Multi-head attention: projections around `attend`. Grouping (MHA, GQA, MQA) is a number; crossing is an argument."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from regard.attention.backends import BACKENDS
 from regard.attention.backends.reference import Steps
-from regard.attention.batch_patterns import UnpaddedTokens, mask_parts
+from regard.attention.batch_patterns import mask_parts
 from regard.attention.block_map import is_tracing
-from regard.attention.core import AttentionCore, record_steps
+from regard.attention.core import AttentionCore, AttentionSites, SiteName, record_steps
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.gate import GateProjection
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
-from regard.attention.latent import LatentKV, Linformer, expand, project_latent
+from regard.attention.latent import InducedPoints, InducingPoints, LatentKV, Linformer, expand, project_latent
+from regard.attention.layer_options import LayerForm, LayerOptions, former_arguments
+from regard.attention.native_sparse import BRANCHES, NativeSparse, SparseBranches
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Full, Pattern
-from regard.attention.position import Bias
 from regard.attention.recipe import Recipe
 from regard.attention.softmax_variants import Hard
-from regard.attention.text_positions import Segments
+from regard.attention.text_positions import Context
 from regard.ops.linear import find_whole, project_all
 from regard.ops.rms_norm import norm_rows
-
-
-def no_projection(width_in: int, width_out: int) -> nn.Module:
-    """No projection at all: the weight-free attention of the fifth lecture.
-
-    Examples:
-        >>> layer = MultiHeadAttention(2, heads=1, recipe=Recipe(score=Dot()), projection=no_projection)
-        >>> layer(torch.eye(2)[None])  # e / (e + 1) and 1 / (e + 1)
-        tensor([[[0.7311, 0.2689],
-                 [0.2689, 0.7311]]])
-        >>> len(list(layer.parameters()))
-        0
-    """
-    if width_in != width_out:
-        raise ValueError(f"without projections the widths must agree, not {width_in} and {width_out}")
-    return nn.Identity()
-
-
-@dataclass(frozen=True, eq=False)
-class Context:
-    """What varies between the uses of one layer: which keys may be attended to, and where the tokens stand.
-
-    Args:
-        pattern: met besides the recipe's own: padding, a mask.
-        positions: the place of each token in its text, (b, t), where that is not its index.
-        tree: the dependency trees of the batch.
-        segments: of rows of packed texts.
-        bias: added to the scores besides the recipe's own: an additive mask.
-        tokens: x holds these tokens of the batch alone, one after the other, (1, n, model).
-        captured: the kernels are captured in a CUDA graph.
-
-    Examples:
-        >>> x = torch.randn(2, 5, 8)
-        >>> layer = MultiHeadAttention(8, heads=2)
-        >>> heads = layer.compute_heads(x, context=Context(Padding(torch.tensor([5, 3]))))
-        >>> heads.shape, torch.equal(layer.output(heads), layer(x, pattern=Padding(torch.tensor([5, 3]))))
-        (torch.Size([2, 5, 8]), True)
-    """
-
-    pattern: Pattern | None = None
-    positions: Tensor | None = None
-    tree: DependencyTree | None = None
-    segments: Segments | None = None
-    bias: Bias | None = None
-    tokens: UnpaddedTokens | None = None
-    captured: bool = False
-
-    @property
-    def fused(self) -> bool:
-        """Packed rows are many tokens in few shapes: worth the fused operations, which cost a CPU more to launch."""
-        return self.segments is not None or self.captured
-
-    def unpad(self, x: Tensor) -> Tensor:
-        return x if self.tokens is None else self.tokens.unpad(x)
-
-    def pad(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        return parts if self.tokens is None else self.tokens.pad(*parts)
-
-    @property
-    def token_positions(self) -> dict[str, Tensor | None]:
-        if self.segments is not None:
-            return {"q_positions": self.segments.positions, "k_positions": self.segments.of_keys}
-        return {"q_positions": self.positions, "k_positions": self.positions}
 
 
 def with_pattern(recipe: Recipe, pattern: Pattern) -> Recipe:
@@ -117,14 +54,9 @@ class MultiHeadAttention(nn.Module):
         head: the width of a head (default: model / heads).
         recipe: what attention is. Build several layers from `recipe.fresh()`, unless they are to share weights.
         dropout: on the weights, while training.
-        memory: the width of what is attended to, if it is not `model`.
-        projection: makes each of the four projections; `no_projection` makes none.
-        head_norm: makes the norm of each head's queries, and that of its keys (QK-norm; Henry et al. 2020).
-        output_norm: norms the heads' outputs side by side, e.g. `HeadNorm` (differential attention).
-        output_gate: makes W of the gate σ(W x), by which these are multiplied (Qwen3-Next; Qiu et al. 2025).
-        compress: mixes keys and values before they are attended to.
-        latent: makes keys and values of one latent for each token, which is all that a cache keeps (MLA).
-        backend: which backend runs it, by name, whatever the input. Default: the best for each input; see `explain`.
+        form: what it attends to, where that is not one key and value of each token: `LatentKV` (MLA), `NativeSparse`,
+            `InducingPoints`, `Linformer`.
+        options: norms, a gate, projections and the backend.
 
     Examples:
         >>> layer = MultiHeadAttention(16, heads=4, groups=2, recipe=Recipe(pattern=Causal()))
@@ -135,6 +67,13 @@ class MultiHeadAttention(nn.Module):
         (torch.Size([2, 4, 7, 7]), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     """
 
+    # behind the name of the layer: what its points gather, and the branches of native sparse attention
+    attention_sites: ClassVar[AttentionSites] = {
+        "points.gather": SiteName("points", "points", "keys"),
+        "branches.compressed": SiteName("compressed", "queries", "blocks"),
+        "branches.*": SiteName("*", "queries", "keys"),
+    }
+
     def __init__(
         self,
         model: int,
@@ -144,41 +83,45 @@ class MultiHeadAttention(nn.Module):
         head: int | None = None,
         recipe: Recipe = Recipe(),
         dropout: float = 0.0,
-        memory: int | None = None,
-        projection: Callable[[int, int], nn.Module] = nn.Linear,
-        head_norm: Callable[[int], nn.Module] | None = None,
-        output_norm: nn.Module | None = None,
-        output_gate: Callable[[int, int], nn.Module] | None = None,
-        compress: Linformer | None = None,
-        latent: LatentKV | None = None,
-        backend: str | None = None,
+        form: LayerForm | None = None,
+        options: LayerOptions = LayerOptions(),
+        **deprecated: Any,
     ):
         super().__init__()
+        form, options = (form, options) if not deprecated else former_arguments(form, options, deprecated)
         groups = heads if groups is None else groups
         if heads < 1 or groups < 1 or heads % groups:
             raise ValueError(f"{heads} heads cannot share {groups} groups: not a multiple")
         if head is None and model % heads:
             raise ValueError(f"{heads} heads do not divide a model of width {model}; say how wide a head is: head=...")
-        if compress is not None:
-            compress.check_recipe(recipe)
         if dropout and isinstance(recipe.normaliser, Hard):
             raise ValueError(f"dropout would drop the one key that {recipe.normaliser} chooses; use dropout=0")
-        if backend is not None and backend not in BACKENDS:
-            raise ValueError(f"no backend is called {backend!r}; there are {', '.join(BACKENDS)}")
-        head = model // heads if head is None else head
+        head, memory, projection = model // heads if head is None else head, options.memory, options.projection
+        if form is not None:
+            form.check(recipe, heads, groups, head)
         self.heads, self.groups, self.recipe, self.learned = heads, groups, recipe, recipe.learned()
-        self.backend, self.dropout = backend, AttentionDropout(dropout).rate
-        value = head if latent is None else latent.value or head
-        if latent is None:
-            self.latent, self.query = None, projection(model, heads * head)
-            self.key, self.value = (projection(memory or model, groups * head) for _ in range(2))
+        self.backend, self.dropout, value = options.backend, AttentionDropout(dropout).rate, head
+        self.latent = self.points = self.branches = None
+        if isinstance(form, LatentKV):
+            self.latent, self.query, self.key, self.value = form.build(model, memory, heads, head, projection)
+            value = form.value or head
         else:
-            latent.check(recipe, heads, groups, head)
-            self.latent, self.query, self.key, self.value = latent.build(model, memory, heads, head, projection)
+            if isinstance(form, NativeSparse):
+                self.branches = SparseBranches(form, model, heads=heads, groups=groups, head=head)
+                self.groups = groups * len(BRANCHES)  # each has keys and values of its own
+            self.query = projection(model, heads * head)
+            self.key, self.value = (projection(memory or model, self.groups * head) for _ in range(2))
+        if isinstance(form, InducingPoints):
+            plain = replace(options, output_norm=None, output_gate=None)
+            gather = MultiHeadAttention(
+                model, heads=heads, groups=groups, head=head, recipe=recipe.fresh(), options=plain
+            )
+            self.points = InducedPoints(form, model, gather)
         self.output = projection(heads * value, model)
-        self.query_norm, self.key_norm = (None if head_norm is None else head_norm(head) for _ in range(2))
-        self.output_gate = None if output_gate is None else output_gate(model, heads * value)
-        self.compress, self.output_norm, self.core = compress, output_norm, AttentionCore()
+        self.query_norm, self.key_norm = (None if (norm := options.head_norm) is None else norm(head) for _ in range(2))
+        self.output_gate = None if (gate := options.output_gate) is None else gate(model, heads * value)
+        self.compress, self.output_norm = form if isinstance(form, Linformer) else None, options.output_norm
+        self.core = AttentionCore()
         self.gate = GateProjection(recipe.gate, model, heads=heads, head=head) if recipe.gate.values else None
 
     def forward(
@@ -215,9 +158,15 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """concat(head_1, ..., head_h): what the output projection reads."""
         recipe = self.effective_recipe(context)
+        if memory is not None and (self.points is not None or self.branches is not None):
+            raise ValueError(f"{self.form} is a form of self-attention; leave out memory")
         if self.gate is not None:
             recipe = recipe.with_gate(**self.gate(*context.pad(x), memory))
-        if cache is not None and self.latent is not None:
+        if self.points is not None and cache is None:
+            memory = self.points(x, context)
+        if self.branches is not None:
+            heads = self.branches(self, x, recipe, context, cache)
+        elif cache is not None and self.latent is not None:
             heads = cache.attend_latent(self, *project_latent(self, x, memory, context), recipe)
         elif cache is not None:
             heads = cache.attend(self, *self.project(x, memory, context), recipe)
@@ -250,8 +199,18 @@ class MultiHeadAttention(nn.Module):
         """The output, and every step on the way to it."""
         with record_steps(self) as record:
             output = self(x, memory, pattern=pattern, tree=tree)
-        (seen,) = next(record.steps(site.name) for site in record.sites)
+        if self.branches is not None:
+            raise ValueError(f"{self.form} attends in branches, which `record_attention` shows one by one")
+        (seen,) = record.steps("attention")
         return output, seen
+
+    @property
+    def form(self) -> LayerForm | None:
+        """What it attends to in place of each token's key and value."""
+        if self.latent is not None:
+            return self.latent.sizes
+        built = self.points or self.branches
+        return self.compress if built is None else built.form
 
     def extend(
         self, x: Tensor, cache: KVCache | None = None, *, pattern: Pattern | None = None, mask: Tensor | None = None
@@ -270,7 +229,7 @@ class MultiHeadAttention(nn.Module):
             q, latent = project_latent(self, x, memory, context)
             k, v = expand(self, latent)
         elif memory is not None:
-            q, (k, v) = self.query(x), project_all(memory, (self.key, self.value), fused=context.fused)
+            (q,), (k, v) = context.pad(self.query(x)), project_all(memory, (self.key, self.value), fused=context.fused)
             q, k, v = split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
         elif (whole := find_whole(self.query, self.key, self.value)) is not None:
             (joint,) = context.pad(whole.linear(x))
@@ -290,7 +249,8 @@ class MultiHeadAttention(nn.Module):
 
     def effective_recipe(self, context: Context) -> Recipe:
         """The layer's recipe with what the context adds to it, in its training form while training."""
-        recipe, pattern = self.recipe, context.pattern if self.compress is None else None
+        hidden = self.compress is None and self.points is None  # or the keys are no tokens
+        recipe, pattern = self.recipe, context.pattern if hidden else None
         if context.tree is not None:
             recipe = recipe.with_tree(tree=context.tree)
         if context.segments is not None:

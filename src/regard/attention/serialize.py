@@ -23,6 +23,7 @@ from regard.attention import (
 )
 from regard.attention.batch_patterns import BatchPattern
 from regard.attention.gate import BoundForget, BoundGate, Gate
+from regard.attention.layer_options import LayerForm
 from regard.attention.normaliser import Normaliser
 from regard.attention.pattern import And, Not, Or, Pattern
 from regard.attention.position import Position
@@ -31,7 +32,7 @@ from regard.attention.score import Score
 from regard.attention.sparse_patterns import Block, PerHead
 from regard.ops.rotary import FrequencyScaling
 
-Part = Score | Position | FrequencyScaling | Relation | Pattern | Normaliser | Gate
+Part = Score | Position | FrequencyScaling | Relation | Pattern | Normaliser | Gate | LayerForm
 T = TypeVar("T")
 
 PARTS: dict[str, type] = {

@@ -2,6 +2,7 @@
 
 Patterns are evaluated at indices: the order of tokens in a row of packed texts, or in a KV cache. Position schemes
 are evaluated at positions: the place in the text. Where the two differ, these parts translate one into the other.
+A layer is told both, and what hides tokens, by a `Context`.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.attention.batch_patterns import AdditiveMask, BatchPattern, Documents, batch_row, describe_tensor
+from regard.attention.batch_patterns import (
+    AdditiveMask,
+    BatchPattern,
+    Documents,
+    UnpaddedTokens,
+    batch_row,
+    describe_tensor,
+)
+from regard.attention.dependency_tree import DependencyTree
 from regard.attention.gate import NoGate
 from regard.attention.pattern import Full, Indices, Pattern
 from regard.attention.position import Bias, PositionSum, ScorePosition
@@ -185,3 +194,53 @@ class Segments:
     @property
     def of_keys(self) -> Tensor:
         return self.positions if self.key_positions is None else self.key_positions
+
+
+# --- what a layer is told ---
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What varies between the uses of one layer: which keys may be attended to, and where the tokens stand.
+
+    Args:
+        pattern: met besides the recipe's own: padding, a mask.
+        positions: the place of each token in its text, (b, t), where that is not its index.
+        tree: the dependency trees of the batch.
+        segments: of rows of packed texts.
+        bias: added to the scores besides the recipe's own: an additive mask.
+        tokens: x holds these tokens of the batch alone, one after the other, (1, n, model).
+        captured: the kernels are captured in a CUDA graph.
+
+    Examples:
+        >>> x = torch.randn(2, 5, 8)
+        >>> layer = MultiHeadAttention(8, heads=2)
+        >>> heads = layer.compute_heads(x, context=Context(Padding(torch.tensor([5, 3]))))
+        >>> heads.shape, torch.equal(layer.output(heads), layer(x, pattern=Padding(torch.tensor([5, 3]))))
+        (torch.Size([2, 5, 8]), True)
+    """
+
+    pattern: Pattern | None = None
+    positions: Tensor | None = None
+    tree: DependencyTree | None = None
+    segments: Segments | None = None
+    bias: Bias | None = None
+    tokens: UnpaddedTokens | None = None
+    captured: bool = False
+
+    @property
+    def fused(self) -> bool:
+        """Packed rows are many tokens in few shapes: worth the fused operations, which cost a CPU more to launch."""
+        return self.segments is not None or self.captured
+
+    def unpad(self, x: Tensor) -> Tensor:
+        return x if self.tokens is None else self.tokens.unpad(x)
+
+    def pad(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        return parts if self.tokens is None else self.tokens.pad(*parts)
+
+    @property
+    def token_positions(self) -> dict[str, Tensor | None]:
+        if self.segments is not None:
+            return {"q_positions": self.segments.positions, "k_positions": self.segments.of_keys}
+        return {"q_positions": self.positions, "k_positions": self.positions}

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from regard.attention.layer_options import LayerOptions
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.recipe import Recipe
 
@@ -25,8 +26,7 @@ def from_torch(layer: nn.MultiheadAttention) -> MultiHeadAttention:
         layer.embed_dim,
         heads=layer.num_heads,
         dropout=layer.dropout,
-        memory=layer.kdim,
-        projection=lambda i, o: nn.Linear(i, o, bias=biased),
+        options=LayerOptions(memory=layer.kdim, projection=lambda i, o: nn.Linear(i, o, bias=biased)),
     ).to(layer.out_proj.weight)
     joint = layer.in_proj_weight if layer._qkv_same_embed_dim else None
     parts = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if joint is None else joint.chunk(3)
@@ -57,7 +57,7 @@ def to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
         True
     """
     plain = layer.recipe == Recipe() and layer.query_norm is None and layer.output_norm is layer.output_gate is None
-    if not plain or layer.compress is not None or layer.groups != layer.heads:
+    if not plain or layer.form is not None or layer.groups != layer.heads:
         raise ValueError(f"torch's layer knows plain scaled dot-product attention alone, not {layer.recipe}")
     parts = [part for part in (layer.query, layer.key, layer.value, layer.output) if isinstance(part, nn.Linear)]
     if len(parts) < 4:

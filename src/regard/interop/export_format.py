@@ -731,8 +731,8 @@ def stack_objections(
             found += [
                 f"the position {one} of {place} is none of {engine}" for one in (*strange, *recipe.score_positions)
             ]
-            if part.compress is not None:
-                found.append(f"{part.compress} mixes keys, which {engine} does not")
+            if part.form is not None:
+                found.append(f"{part.form} of {place} is none of {engine}, which has keys and values of each token")
         if len({one.recipe.query_key_positions for one in attentions}) > 1:
             found.append(f"the layers differ in their rotary positions, and those of {engine} do not")
     return list(dict.fromkeys(found))

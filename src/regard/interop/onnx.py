@@ -374,7 +374,9 @@ class OnnxFormat(ExportFormat):
         model = task_model.model
         if not isinstance(model.backbone if isinstance(model, LanguageModel) else model, Transformer | TransformerLM):
             return [recurrent_objection(task_model.settings.model.kind)]
-        layers = (part for part in model.modules() if isinstance(part, MultiHeadAttention))
+        layers = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+        if forms := [part.form for part in layers if part.form is not None]:
+            return [f"{forms[0]} keeps something else than keys and values of each token, which a graph has not"]
         if gates := [part.recipe.gate for part in layers if not isinstance(part.recipe.gate, NoGate)]:
             return [f"the gate {gates[0]} keeps more of each token than keys and values, which a graph has not"]
         if isinstance(model, LanguageModel) and not has_growing_cache(model):

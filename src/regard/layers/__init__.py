@@ -1,7 +1,6 @@
 """Layers: embeddings, feed-forward, residual connections and recurrent layers."""
 
 from regard.layers.embedding import TIES, Embedding, TiedEmbeddings
-from regard.layers.pooling import InducedSetAttention
 from regard.layers.rnn import CELLS, GRU, LSTM, Cell, Elman, HiddenState, RNNLayers
 from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS, FeedForward, PostNorm, PreNorm, Residual
 
@@ -17,7 +16,6 @@ __all__ = [
     "Embedding",
     "FeedForward",
     "HiddenState",
-    "InducedSetAttention",
     "PostNorm",
     "PreNorm",
     "RNNLayers",

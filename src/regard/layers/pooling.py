@@ -20,6 +20,7 @@ from regard.attention import (
     AttentionSites,
     Full,
     GateCore,
+    LayerOptions,
     MultiHeadAttention,
     NoPosition,
     Padding,
@@ -224,47 +225,9 @@ class AttentionBottleneck(Bottleneck):
         if width % heads:
             raise ValueError(f"{heads} heads do not divide vectors of width {width}; choose a divisor")
         self.queries = nn.Parameter(torch.randn(latents, latent))
-        self.attention = MultiHeadAttention(latent, heads=heads, head=width // heads, memory=width)
+        self.attention = MultiHeadAttention(
+            latent, heads=heads, head=width // heads, options=LayerOptions(memory=width)
+        )
 
     def forward(self, x, tokens, lengths):
         return self.attention(repeat(self.queries, "k m -> b k m", b=len(x)), x, pattern=Padding(lengths))
-
-
-class InducedSetAttention(nn.Module):
-    """Attention through k learned points: h = I + attend(I, x), y = attend(x, h); n × k twice instead of n × n.
-
-    Set Transformer's (Lee et al. 2019, eq. 9), norms and feed-forward layers apart; the first half by itself is
-    Perceiver's (Jaegle et al. 2021), and `AttentionBottleneck`. What x attends to stands in no order: a recipe has
-    neither pattern nor relative positions.
-
-    Args:
-        width: of the tokens' vectors.
-        points: k.
-        heads: of both attentions.
-        recipe: score and normaliser of both.
-
-    Examples:
-        >>> layer, x = InducedSetAttention(8, points=3, heads=2), torch.randn(1, 50, 8)
-        >>> with regard.attention.record_attention(layer) as record:
-        ...     output = layer(x)
-        >>> output.shape, [tuple(record.weights(name).shape) for name in ("points", "tokens")]
-        (torch.Size([1, 50, 8]), [(1, 2, 3, 50), (1, 2, 50, 3)])
-    """
-
-    attention_sites: ClassVar[AttentionSites] = {
-        "gather": SiteName("points", "points", "text"),
-        "read": SiteName("tokens", "text", "points"),
-    }
-
-    def __init__(self, width: int, *, points: int, heads: int, recipe: Recipe = Recipe()):
-        super().__init__()
-        if recipe.pattern != Full() or recipe.query_key_positions or recipe.score_positions:
-            raise ValueError(f"points stand in no order: leave out {recipe.position} and {recipe.pattern}")
-        self.points = nn.Parameter(torch.randn(points, width) * width**-0.5)
-        self.gather, self.read = (MultiHeadAttention(width, heads=heads, recipe=recipe.fresh()) for _ in range(2))
-
-    def forward(self, x: States, lengths: Lengths | None = None) -> States:
-        """Text b ends after lengths[b] tokens."""
-        points = repeat(self.points, "k m -> b k m", b=len(x))
-        gathered = self.gather(points, x, pattern=None if lengths is None else Padding(lengths))
-        return self.read(x, points + gathered)

@@ -13,8 +13,12 @@ from regard.attention import (
     Additive,
     Bilinear,
     Dot,
+    InducingPoints,
     LatentKV,
+    LayerForm,
     Learned,
+    Linformer,
+    NativeSparse,
     Recipe,
     RecipeSizes,
     RelativeBias,
@@ -23,9 +27,10 @@ from regard.attention import (
     TreeDepth,
     TreePath,
     get_layer_recipes,
+    parse_part,
 )
 from regard.attention.backends.reference import fold_query
-from regard.attention.serialize import find_named
+from regard.attention.serialize import attach_own_parts, find_named
 from regard.layers.embedding import SCALES, TIES, TiedEmbeddings
 from regard.layers.pooling import (
     AttentionPooling,
@@ -53,7 +58,7 @@ from regard.models.rnn_seq2seq import (
 )
 from regard.models.seq2seq import Seq2Seq
 from regard.models.stack import LayerRecipes, StackConfig
-from regard.models.transformer import Transformer
+from regard.models.transformer import Transformer, make_causal
 
 # --- translation and text models ---
 
@@ -302,6 +307,8 @@ class EncoderConfig(TextModelConfig):
         dropout: the share of values that training sets to zero, on embeddings, between layers and on the output.
         recipe: the recipe of attention, in TOML as Recipe.to_toml writes it or as a `Recipe`, or a list with one for
             each layer; TOML without a position means Sinusoidal(), and those in dependency trees need governors.
+        attention_form: what a token attends to in place of one key and value of each token:
+            "Linformer(max_length=512, rank=64)", mixtures, or "InducingPoints(16)", learned points.
         embedding_norm: whether the sum of a token's embeddings is normed before the first layer, as BERT's is.
         segments: how many segments have an embedding, which is added to their tokens' (Devlin et al. 2019); a text by
             itself is the first of them.
@@ -310,7 +317,7 @@ class EncoderConfig(TextModelConfig):
     choices: ClassVar[Choices] = {"kind": ENCODER_KINDS, **TEXT_CHOICES}
     used_by: ClassVar[Choices] = {
         **TRANSFORMER_FIELDS,
-        **dict.fromkeys(("embedding_norm", "segments"), TRANSFORMER_KINDS),
+        **dict.fromkeys(("attention_form", "embedding_norm", "segments"), TRANSFORMER_KINDS),
         **dict.fromkeys(("layers", "hidden"), LANGUAGE_MODEL_KINDS),
         "directions": RNN_KINDS,
     }
@@ -320,6 +327,7 @@ class EncoderConfig(TextModelConfig):
     directions: int = 1
     embedding_norm: bool = False
     segments: int = 0
+    attention_form: str = ""
     recipe: RecipeText = ""
 
     ranges: ClassVar[Ranges] = {"segments": AT_LEAST_0}
@@ -333,6 +341,10 @@ class EncoderConfig(TextModelConfig):
     @classmethod
     def from_size(cls, kind, size):
         return cls(kind=kind, **widths_of_size(kind, size))
+
+    @property
+    def form(self) -> LayerForm | None:
+        return read_form(self.attention_form)
 
     @property
     def width(self) -> int:
@@ -361,6 +373,8 @@ class LanguageModelConfig(TextModelConfig):
         rotary_head: of MLA: the first features of a head's key, which all heads share and the recipe's
             Rotary(fraction = rotary_head / head) rotates.
         value_head: of MLA: the width of a head's values; left out, that of its keys.
+        attention_form: what a token attends to in place of one key and value of each earlier token:
+            "NativeSparse(block=64, k=16, window=512)".
         recipe: the recipe of attention, in TOML or as a `Recipe`, or a list with one for each layer, or the name of one
             such as "3 gated delta : 1 full" (`LAYER_RECIPES`); causal in any case. `Window(n)` needs a cache of n − 1
             tokens, linear attention (`Feature()` and `Proportional()`) a state of fixed size.
@@ -369,7 +383,7 @@ class LanguageModelConfig(TextModelConfig):
     choices: ClassVar[Choices] = {"kind": LANGUAGE_MODEL_KINDS, **TEXT_CHOICES}
     used_by: ClassVar[Choices] = {
         **TRANSFORMER_FIELDS,
-        **dict.fromkeys(("kv_rank", "query_rank", "rotary_head", "value_head"), TRANSFORMER_KINDS),
+        **dict.fromkeys(("kv_rank", "query_rank", "rotary_head", "value_head", "attention_form"), TRANSFORMER_KINDS),
         "weight_dropout": RNN_KINDS,
     }
     sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
@@ -386,6 +400,7 @@ class LanguageModelConfig(TextModelConfig):
     query_rank: int | None = None
     rotary_head: int = 0
     value_head: int | None = None
+    attention_form: str = ""
     recipe: RecipeText = ""
 
     ranges: ClassVar[Ranges] = {"rotary_head": AT_LEAST_0}
@@ -394,6 +409,8 @@ class LanguageModelConfig(TextModelConfig):
         self.check()
         if self.kv_rank is None and (self.rotary_head or self.value_head or self.query_rank):
             raise ValueError("query_rank, rotary_head and value_head are of latent attention; set kv_rank as well")
+        if self.kv_rank is not None and self.attention_form:
+            raise ValueError(f"kv_rank = {self.kv_rank} and attention_form are two forms of attention; set one of them")
         if found := [each for each in check_text_sizes(self) if needs_tree(each)]:
             raise ValueError(
                 f"{found[0].position} needs the trees of whole sentences, which are unknown while a text is "
@@ -405,11 +422,24 @@ class LanguageModelConfig(TextModelConfig):
         return cls(kind=kind, **widths_of_size(kind, size))
 
     @property
-    def latent(self) -> LatentKV | None:
-        """What keys and values are made of, in multi-head latent attention."""
+    def form(self) -> LayerForm | None:
+        """What its layers attend to, in multi-head latent attention or as `attention_form` says."""
         if self.kv_rank is None:
-            return None
+            return read_form(self.attention_form)
         return LatentKV(rank=self.kv_rank, rotary=self.rotary_head, value=self.value_head, query_rank=self.query_rank)
+
+
+LAYER_FORMS = {form.__name__: form for form in (InducingPoints, LatentKV, Linformer, NativeSparse)}
+
+
+def read_form(text: str) -> LayerForm | None:
+    """The form of attention that a text such as "NativeSparse(block=64)" describes; None if there is no text."""
+    if not text:
+        return None
+    form = parse_part(attach_own_parts(text, LAYER_FORMS))
+    if not isinstance(form, LayerForm):
+        raise ValueError(f"attention_form = {text!r} is no form; write one of {', '.join(LAYER_FORMS)} with its sizes")
+    return form
 
 
 def widths_of_size(kind: str, size: str) -> dict[str, Any]:
@@ -531,8 +561,9 @@ def text_recipes(config: EncoderConfig | LanguageModelConfig) -> tuple[Recipe, .
             if config.kind == "transformer":
                 head = config.head_width
                 check_recipe_shapes(recipe, heads=config.heads, query=head, key=head, model=config.model)
-                if isinstance(config, LanguageModelConfig) and config.latent is not None:
-                    config.latent.check(recipe, config.heads, config.groups or config.heads, head)
+                if config.form is not None:
+                    whole = make_causal(recipe) if isinstance(config, LanguageModelConfig) else recipe
+                    config.form.check(whole, config.heads, config.groups or config.heads, head)
         except ValueError as error:
             raise ValueError(f"the recipe: {error}") from None
         return recipe
@@ -581,7 +612,7 @@ def make_stack_config(config: EncoderConfig | LanguageModelConfig | ModelConfig)
         norm_eps=config.norm_eps,
         qk_norm=config.qk_norm,
         output_gate=config.output_gate,
-        latent=config.latent if isinstance(config, LanguageModelConfig) else None,
+        form=None if isinstance(config, ModelConfig) else config.form,
         feed_forward_type=config.feed_forward_type,
         activation=config.activation,
         bias=config.bias,

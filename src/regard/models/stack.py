@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 from torch.nn.init import xavier_uniform_, zeros_
 
-from regard.attention import LatentKV, MultiHeadAttention, Recipe
+from regard.attention import LayerForm, LayerOptions, MultiHeadAttention, Recipe
+from regard.attention.learned_parts import fresh
 from regard.attention.serialize import find_named
 from regard.layers.sublayers import NORM_ORDERS, NORM_TYPES, FeedForward, Norm, Residual
 
@@ -38,7 +39,7 @@ class StackConfig:
     norm_eps: float = 1e-5
     qk_norm: bool = False
     output_gate: bool = False
-    latent: LatentKV | None = None
+    form: LayerForm | None = None
     feed_forward_type: str = "plain"
     activation: str = "relu"
     bias: bool = True
@@ -95,6 +96,11 @@ class StackConfig:
     def attention(self, recipe: Recipe, branches: int) -> MultiHeadAttention:
         """A new layer, initialised by Xavier; `branches` is how many residual branches the stack adds up."""
         own = recipe.fresh()
+        options = LayerOptions(
+            projection=self.projection,
+            head_norm=self.make_norm if self.qk_norm else None,
+            output_gate=self.projection if self.output_gate else None,
+        )
         layer = MultiHeadAttention(
             self.model,
             heads=self.heads,
@@ -102,14 +108,13 @@ class StackConfig:
             head=self.head,
             recipe=replace(own, position=recipe.position) if self.shared_positions else own,
             dropout=self.attention_dropout,
-            projection=self.projection,
-            head_norm=self.make_norm if self.qk_norm else None,
-            output_gate=self.projection if self.output_gate else None,
-            latent=self.latent,
+            form=fresh(self.form),
+            options=options,
         )
         if layer.latent is None:
-            for part in (layer.query, layer.key, layer.value):
-                init_xavier(part, 2**-0.5)  # as if the three were one matrix
+            for one in (layer, *(() if layer.points is None else (layer.points.gather,))):
+                for part in (one.query, one.key, one.value):
+                    init_xavier(part, 2**-0.5)  # as if the three were one matrix
         else:
             of_query = list(layer.query) if isinstance(layer.query, nn.Sequential) else [layer.query]
             for part in (*of_query, layer.latent.down, layer.key, layer.value):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from matplotlib.figure import Figure
@@ -17,6 +17,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
+from torch.nn import Linear, RMSNorm
 
 from regard.attention import catalogue
 from regard.attention.batch_patterns import BatchPattern
@@ -34,8 +35,10 @@ from regard.attention.catalogue import (
 from regard.attention.core import record_attention
 from regard.attention.functional import explain, steps
 from regard.attention.gate import NoGate
-from regard.attention.latent import LatentKV, Linformer
+from regard.attention.latent import InducingPoints, LatentKV, Linformer
+from regard.attention.layer_options import LayerOptions
 from regard.attention.multihead import MultiHeadAttention
+from regard.attention.native_sparse import NativeSparse
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Causal, Full, Window
 from regard.attention.position import NoPosition, Position, Rotary
@@ -43,7 +46,6 @@ from regard.attention.position_variants import Sinusoidal
 from regard.attention.recipe import Recipe
 from regard.attention.serialize import leaves
 from regard.attention.sparse_patterns import is_content
-from regard.layers.pooling import InducedSetAttention
 from regard.see.plots.draw import ascii
 from regard.see.plots.layout import MUTED, PAPER, PLAIN_FONTS, TextLine
 from regard.see.plots.mpl_figure import add_axes_at, draw_matrix, draw_text_line, draw_view, save
@@ -135,11 +137,19 @@ LAYER_CAPTIONS = {
     '`recipe = "3 delta : 1 full"`.',
     "3 gated delta : 1 full": "Qwen3-Next: the same with states that decay as well: "
     '`recipe = "3 gated delta : 1 full"`.',
+    "qk-norm": "Qwen3 and Gemma 3: each head's queries and keys are normed before they are rotated, so that a loud "
+    "token is heard no more than others (here with fresh weights): `qk_norm = true`.",
+    "gated output": "Qwen3-Next: what the heads give is multiplied by a gate σ(W x), feature by feature (here with "
+    "fresh weights): `output_gate = true`.",
     "latent attention": "Multi-head latent attention (MLA): every head's keys and values are made of one latent of a "
-    "token, which is all that the cache keeps (here with fresh weights).",
+    "token, which is all that the cache keeps (here with fresh weights): `kv_rank = 8` and `rotary_head = 4`.",
+    "native sparse": "Native sparse attention (NSA): to one key of each block that was read, to the blocks that these "
+    "weights choose, and to a window, added by gates (here with fresh weights): "
+    '`attention_form = "NativeSparse(block=4, k=3, window=8)"`.',
     "inducing points": "Set Transformer: a few learned points attend to all tokens, and all tokens to these (here with "
-    "fresh weights).",
-    "linformer": "Linformer: keys and values are mixed to a few before they are attended to (here with fresh weights).",
+    'fresh weights). In the settings of an encoder: `attention_form = "InducingPoints(8)"`.',
+    "linformer": "Linformer: keys and values are mixed to a few before they are attended to (here with fresh weights): "
+    '`attention_form = "Linformer(max_length=64, rank=8, heads=4)"`.',
 }
 
 
@@ -345,26 +355,64 @@ def draw_layers(name: str, sizes: RecipeSizes) -> Figure:
     return figure
 
 
+LAYERS: dict[str, Callable[[RecipeSizes], MultiHeadAttention]] = {
+    "qk-norm": lambda n: gallery_layer(n, options=LayerOptions(head_norm=RMSNorm)),
+    "gated output": lambda n: gallery_layer(n, options=LayerOptions(output_gate=Linear)),
+    "latent attention": lambda n: gallery_layer(n, form=LatentKV(rank=n.head, rotary=n.head // 2)),
+    "native sparse": lambda n: gallery_layer(n, form=NativeSparse(block=n.block, k=3, window=n.window)),
+    "inducing points": lambda n: gallery_layer(n, Recipe(), form=InducingPoints(n.window)),
+    "linformer": lambda n: gallery_layer(n, Recipe(), form=Linformer(n.tokens, n.window, n.heads)),
+}
+SITE_TITLES = {
+    "attention": "first head",
+    "points": "points attend",
+    "compressed": "to blocks",
+    "chosen": "to chosen",
+}
+
+
+def gallery_layer(
+    n: RecipeSizes, recipe: Recipe = Recipe(position=Rotary(fraction=0.5), pattern=Causal()), **given: Any
+) -> MultiHeadAttention:
+    return MultiHeadAttention(n.heads * n.head, heads=n.heads, recipe=recipe, **given)
+
+
 def layer_panels(name: str, sizes: RecipeSizes) -> list[Panel]:
     if name in LAYER_RECIPES:
         period = LAYER_RECIPES[name](sizes)
         return [weights_thumbnail(f"layer {n}", recipe, sizes) for n, recipe in enumerate(period, 1)]
-    model, causal = sizes.heads * sizes.head, Recipe(position=Rotary(fraction=0.5), pattern=Causal())
-    layer = {
-        "latent attention": lambda: MultiHeadAttention(
-            model, heads=sizes.heads, recipe=causal, latent=LatentKV(rank=sizes.head, rotary=sizes.head // 2)
-        ),
-        "inducing points": lambda: InducedSetAttention(model, points=sizes.window, heads=sizes.heads),
-        "linformer": lambda: MultiHeadAttention(
-            model, heads=sizes.heads, compress=Linformer(sizes.tokens, sizes.window, sizes.heads)
-        ),
-    }[name]()
-    x = 2 * Sinusoidal().table(torch.arange(sizes.tokens), model)[None].float()
+    layer = LAYERS[name](sizes)
+    x = 2 * Sinusoidal().table(torch.arange(sizes.tokens), sizes.heads * sizes.head)[None].float()
+    if layer.query_norm is None:
+        return [*attention_panels(layer, x), *gate_panels(layer, x)]
+    x[:, sizes.tokens // 4] *= 8
+    plain = gallery_layer(sizes)
+    plain.load_state_dict(layer.state_dict(), strict=False)
+    titled = zip(("one token is loud", "normed"), (plain, layer), strict=True)
+    return [replace(attention_panels(one, x)[0], title=title) for title, one in titled]
+
+
+def attention_panels(layer: MultiHeadAttention, x: Tensor) -> list[Panel]:
+    """The first head of each attention of a layer."""
     with torch.no_grad(), record_attention(layer) as record:
         layer(x)
-    maps = {site.name: record.weights(site.name)[0, 0].detach().double() for site in record.sites}
-    titles = {"attention": "first head", "points": "points attend", "tokens": "tokens attend"}
-    return [Panel(titles[site], weights, ColourScale.robust_of_rows(weights)) for site, weights in maps.items()]
+    seen = {site.name: record.steps(site.name)[0] for site in record.sites}
+    titles = SITE_TITLES | ({"attention": "tokens attend"} if "points" in seen else {})
+    maps = {titles.get(name, name): (one.weights[0, 0].double(), one.visible[0, 0]) for name, one in seen.items()}
+    return [Panel(title, *shaded(weights), visible) for title, (weights, visible) in maps.items()]
+
+
+def gate_panels(layer: MultiHeadAttention, x: Tensor) -> list[Panel]:
+    """The gate on the first head's output: a row for each token, a column for each feature."""
+    if layer.output_gate is None:
+        return []
+    with torch.no_grad():
+        gate = layer.output_gate(x).sigmoid()[0].double()
+    return [Panel("its gate", *shaded(gate[:, : gate.shape[1] // layer.heads]))]
+
+
+def shaded(values: Tensor) -> tuple[Tensor, ColourScale]:
+    return values, ColourScale.robust_of_rows(values)
 
 
 # --- two panels to be read ---

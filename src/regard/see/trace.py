@@ -325,13 +325,23 @@ def search_tree(generation: GenerationInput, beam: int) -> BeamTree:
     return continuation_tree(model, generation.prefix, beam, generation.max_tokens, constraints)
 
 
+IN_PLACE = ("blocks", "mixtures", "points")  # of tokens: what a layer of another form attends to
+
+
 def number_undeclared_axes(trace: Trace) -> Trace:
     """Which tokens the queries and keys of a site are, if its model does not declare it, nobody knows: they get
-    numbers."""
+    numbers, and so does what a layer attends to in place of tokens."""
     sites, axes = dict(trace.sites), dict(trace.axes)
     for name, site in trace.sites.items():
-        declared = (site.site_name.queries, site.site_name.keys) != UNDECLARED_AXES
-        if declared or not isinstance(site, AttentionSite):
+        if not isinstance(site, AttentionSite):
+            continue
+        spot = site.site_name if site.mixture is None else replace(site.site_name, keys="mixtures")
+        if (spot.queries, spot.keys) != UNDECLARED_AXES:
+            counts = {
+                axis: n for axis, n in zip((spot.queries, spot.keys), site.shape, strict=True) if axis in IN_PLACE
+            }
+            axes |= {axis: TokenAxis(tuple(f"{axis} {at}" for at in range(n))) for axis, n in counts.items()}
+            sites[name] = replace(site, site_name=spot)
             continue
         labels = [TokenAxis(tuple(map(str, range(count)))) for count in site.shape]
         names = [f"{count} tokens" for count in site.shape]

@@ -22,6 +22,7 @@ from regard.attention.backends import reference
 from regard.attention.block_map import EMPTY, FULL, MIXED, Span
 from regard.attention.catalogue import EXAMPLES, W_KEY, W_QUERY, W_VALUE, Matrix, WorkedExample, X, tensor
 from regard.attention.functional import steps
+from regard.attention.layer_options import LayerOptions
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, Positions, StrictCausal
@@ -391,7 +392,9 @@ def walk_through_example(body: object) -> dict[str, Any]:
 def build_layer(inputs: LectureInputs) -> MultiHeadAttention:
     """A multi-head layer of the library with the inputs as its weights."""
     model, head = inputs["wq"].shape
-    layer = build_uninitialized(lambda: MultiHeadAttention(model, heads=2, head=head, projection=plain_linear))
+    layer = build_uninitialized(
+        lambda: MultiHeadAttention(model, heads=2, head=head, options=LayerOptions(projection=plain_linear))
+    )
     for part, names in ((layer.query, ("wq", "wq2")), (layer.key, ("wk", "wk2")), (layer.value, ("wv", "wv2"))):
         set_weight(part, torch.cat([inputs[name] for name in names], 1))
     set_weight(layer.output, inputs["wo"])

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.attention import MultiHeadAttention
+from regard.attention import LatentKV, MultiHeadAttention
 from regard.data.batching import Batch, Example, collate, pair_lengths
 from regard.data.tokenizers.base import PAD, TokenizedText, Tokenizer
 from regard.decode.search import LengthLimit
@@ -86,8 +86,9 @@ def packing_objections(model: nn.Module) -> list[str]:
     """Why a model cannot be trained on packed texts; empty if it can."""
     if not isinstance(model, PackableModel):
         return [f"{type(model).__name__} reads token after token, not all texts at once"]
-    compressed = {part.compress for part in model.modules() if isinstance(part, MultiHeadAttention)} - {None}
-    return [f"{compress} mixes all keys of a row, and so those of several texts" for compress in compressed]
+    forms = {part.form for part in model.modules() if isinstance(part, MultiHeadAttention)} - {None}
+    mixing = [form for form in forms if not isinstance(form, LatentKV)]
+    return [f"{form} mixes the tokens of a row, and so those of several texts" for form in mixing]
 
 
 def validation(
