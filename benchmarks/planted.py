@@ -429,7 +429,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("block_sparse", "what earlier keys gave is not shrunk", "                acc *= shrink[:, None]\n", ""),
         ("block_sparse", "capped scores are exponentiated from another maximum", "0.0 if BOUNDED else", "1.0 if BOUNDED else"),
         ("block_sparse", "the sum of capped weights forgets earlier keys", "total += tl.sum(p, 1)", "total = tl.sum(p, 1)"),
-        ("block_sparse", "with a slope scores are taken for bounded", "self.cap <= MAX_EXPONENT and slopes is None", "self.cap <= MAX_EXPONENT"),
         ("block_sparse", "the sum of earlier weights is not shrunk", "total = total * shrink + tl.sum(p, 1)", "total = total + tl.sum(p, 1)"),
         ("block_sparse", "keeps the maximum for the log-sum-exp", 'float("inf"), top + tl.log2(total))', 'float("inf"), top)'),
         ("block_sparse", "a row that sees nothing divides by 0", "    total = tl.where(blind, 1.0, total)\n", ""),
