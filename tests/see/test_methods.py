@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import regard
 from regard.attention.core import hook_attention
 from regard.models.seq2seq import inference_mode
 from regard.see import Edits, HeadOff, Mask, Temperature, methods, trace_with_edits
@@ -44,6 +45,8 @@ from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import TaskInput, no_progress
 from regard.tasks.registry import get_task
 from tests.interop.checkpoints import CHECKPOINTS, SENTENCES
+from tests.interop.families import FAMILIES
+from tests.interop.folders import SENTENCE, make_tokenizer
 from tests.narrowing import assert_is_instance
 from tests.see.untrained_models import CAT, classifier, example_input, generator, image_classifier, tagger, translator
 
@@ -309,6 +312,35 @@ def test_a_stream_into_what_is_not_linear_says_why_nothing_adds_up():
     assert found.contributions is None
     assert "not linear" in found.note
     assert {part.kind for part in found.stacks["encoder.context.layers"]} >= {"embedding", "attention", "feed-forward"}
+
+
+def foreign_trace(name: str) -> Trace:
+    model, tokenizer = FAMILIES[name].build(), make_tokenizer(ends=name in ("Marian", "T5"))
+    return regard.trace(model, tokenizer, SENTENCE)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma 3", "Marian", "T5"])
+def test_what_the_parts_of_a_foreign_model_add_is_found_by_their_numbers(name):
+    """Norms before or behind, written by torch or by the library, with a norm of a sub-layer's own: all add up."""
+    trace = foreign_trace(name)
+    found = residual_stream(trace, 0)
+    assert found.contributions is not None, found.note
+    assert found.contributions.total == pytest.approx(float(trace.predictions.logits[0].max()), abs=1e-4)
+    *_, parts = found.stacks.values()
+    kinds = [part.kind for part in parts if part.kind in ("attention", "feed-forward")]
+    crossing = name in ("Marian", "T5")
+    layers = 2 if crossing else len(trace.sites)
+    assert kinds == ["attention", *["attention"] * crossing, "feed-forward"] * layers
+    assert {site for part in parts for site in part.sites} <= set(trace.sites)
+    assert all(part.added is not None for part in parts if part.kind in ("attention", "feed-forward", "embedding"))
+    assert parts[-1].name.endswith("final norm") or name == "Marian"
+
+
+def test_a_capped_logit_is_no_sum_and_it_is_said():
+    trace = foreign_trace("Gemma 2")
+    assert "not linear" in residual_stream(trace, 0).note
+    with pytest.raises(ValueError, match="not linear"):
+        logit_contributions(trace, 0)
 
 
 def test_zeroing_a_value_that_nobody_attends_to_changes_nothing():
