@@ -1068,6 +1068,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("corpus", "tags of other words", "start in starts]", "start in [0, *starts]]"),
     ],
     "see/trace.py": [
+        ("sampling", "what is truncated is not made up for", "(drawn / drawn.sum(-1, keepdim=True))[0]", "drawn[0]"),
+        ("sampling", "the output is searched for all the same", "search = drawn or target_search(", "search = target_search("),
         ("first cell", "a sink is chosen", "(exclusive * tells if", "(largest * tells if"),
         ("first cell", "a word may attend to itself", "tells &= keys != ", "tells &= keys >= 0 * "),
         ("first cell", "the end of a sentence counts as a word", "word is not None and telling[word]", "word is None or telling[word]"),

@@ -1,5 +1,6 @@
 """Traces of all eight tasks: output, logits, axes that fit the sites, and generation step by step."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 from torch.testing import assert_close
 
 from regard.data.tokenizers.base import EOS
-from regard.decode import Beam, Greedy, score_targets, translate
+from regard.decode import Beam, Greedy, Sampling, score_targets, translate
+from regard.decode.search import LengthLimit
 from regard.models.seq2seq import inference_mode
 from regard.see import AttentionSite, GateSite, Trace, trace_model
 from regard.see.trace import load_pretrained, merge_subwords, select_cell, to_grid
@@ -182,6 +184,34 @@ def test_the_beam_tree_finds_what_the_search_finds(size):
             assert node.log_probability <= parent.log_probability
     assert all(len(step) <= size for step in tree.steps)
     assert all(any(tree.on_best_path(node) for node in step) for step in tree.steps[: len(found.ids)])
+
+
+def test_what_is_drawn_is_what_the_search_draws_and_as_probable_as_the_formula_says():
+    one, sampling = translator(), Sampling(0.7, top_k=4, top_p=0.6, seed=5)
+    trace = trace_model(one, CAT, sampling=sampling)
+    limited = replace(sampling, max_length=LengthLimit(0, 6 + 2 * len(trace.axes["source"].labels)))
+    ((found,),) = translate(one.model, [one.source.encode(CAT)], limited)
+    count = min(len(found.ids), len(not_none(trace.output_ids)))
+    assert not_none(trace.output_ids)[:count] == found.ids[:count]
+    scores = trace.predictions.logits[1].double().log_softmax(-1)
+    scores[[0, 1]] = -torch.inf  # padding and the start are never drawn
+    kept = (scores / 0.7).exp().topk(4)
+    shares = kept.values / kept.values.sum()
+    shares = torch.where(shares.cumsum(0) - shares < 0.6, shares, 0.0)
+    drawn = trace.next_token_probabilities(1, sampling)
+    assert_close(drawn[kept.indices].double(), shares / shares.sum(), atol=1e-6, rtol=0)
+    assert float(drawn.sum()) == pytest.approx(1, abs=1e-6)
+    assert int((drawn > 0).sum()) == int((shares > 0).sum())
+    assert trace_model(one, CAT, sampling=Sampling(top_k=1)).output_ids == trace_model(one, CAT, beam=1).output_ids
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [("tag", {}, "sampling means nothing"), ("translate", {"target": "le chat"}, "a target is read, not drawn")],
+)
+def test_what_cannot_be_drawn_is_refused(task, options, message):
+    with pytest.raises(ValueError, match=message):
+        trace_model(LEARNERS[task](), CAT, sampling=Sampling(), **options)
 
 
 def test_a_branch_goes_another_way():

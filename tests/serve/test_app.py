@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from regard.attention.position_variants import Sinusoidal
 from regard.attention.relative_position import Alibi
+from regard.decode import Sampling
 from regard.decode.alignment import aer, argmax_links
 from regard.models.safetensors_io import saveable_tensors
 from regard.see import AttentionSite, trace_model
@@ -486,3 +487,41 @@ def test_the_lecture_is_walked_on_its_numbers_and_on_a_head(client, made):
     assert client.post("/api/lecture", json=body).json()["about"]["head"] == 1
     assert_sentence(client.post("/api/lecture", json=body | {"head": 7}), 404, "no head 7")
     assert_sentence(client.post("/api/lecture", json={"x": "y"}), 400)
+
+
+# --- drawing ---
+
+
+@pytest.mark.parametrize("kind", ["translate", "write"])
+def test_what_is_drawn_over_http_is_what_python_draws(client, models, kind):
+    sampling = {"temperature": 1.5, "top_k": 7, "top_p": 0.9, "seed": 3}
+    card = post_trace(client, {"model": kind, "text": CAT, "sampling": sampling})
+    own = trace_model(models[kind], CAT, more=12 if kind == "write" else 0, sampling=Sampling(**sampling))
+    assert (card["output_text"], card["sampling"]) == (own.output_text, sampling)
+    assert "sampling=Sampling(temperature=1.5, top_k=7, top_p=0.9, seed=3)" in card["python"]
+    other = Sampling(0.5, top_k=3)
+    query = {"sampling": json.dumps({"temperature": 0.5, "top_k": 3})}
+    found = client.get(f"/api/traces/{card['id']}/next/1/tokens", params=query).json()
+    wanted = own.next_token_probabilities(1, other)
+    assert found["kept"] == int((wanted > 0).sum()) == 3
+    assert [one["drawn"] for one in found["tokens"]] == [float(wanted[one["id"]]) for one in found["tokens"]]
+    assert sum(one["drawn"] for one in found["tokens"]) == pytest.approx(1, abs=1e-6)
+    word = found["tokens"][1]["token"]  # a token as it is written
+    branch = client.post(f"/api/traces/{card['id']}/branch", json={"step": 1, "token": word}).json()
+    assert branch["output_text"] == own.branch(1, word).output_text
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ({"temperature": 0}, "a temperature is positive"),
+        ({"top_p": 2}, "top_p=2 is no probability"),
+        ({"heat": 1}, "sampling has numbers for temperature"),
+        ({"seed": True}, "sampling has numbers for temperature"),
+        ("{", "sampling is JSON"),
+    ],
+)
+def test_a_sampling_that_cannot_be_is_refused(client, sampling, message):
+    assert_sentence(
+        client.post("/api/traces", json={"model": "translate", "text": CAT, "sampling": sampling}), 400, message
+    )

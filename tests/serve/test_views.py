@@ -219,9 +219,9 @@ def test_the_beam_is_walked_by_keys_and_tells_every_hypothesis(viewer):
     assert "ended" in found["2,1"].get_attribute("class")
     tree.focus()
     viewer.press("Home", "ArrowDown", "ArrowRight")
-    viewer.status("Step 2 of 4, 3 of 3: “souris”, log-probability −2.25, open. la souris")
+    viewer.status("Step 2 of 4, 3 of 3: “souris”, log-probability −2.25 nats, open. la souris")
     viewer.press("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowRight", "ArrowDown")
-    viewer.status("“</s>”, log-probability −1.875, ranked by −0.625, ended")
+    viewer.status("“</s>”, log-probability −1.875 nats, ranked by −0.625 nats per token, ended")
     assert numbers(view.locator(".beam-card")) == [-1.875, -0.625]
     assert fake.BAD in tree.locator("[data-place='0,2'] title").text_content()
 

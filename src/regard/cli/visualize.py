@@ -21,6 +21,7 @@ from regard.cli.options import (
 from regard.tasks.registry import ViewRequest, get_commands, get_task, task_of_run
 
 if TYPE_CHECKING:
+    from regard.decode import Sampling
     from regard.see.corpus import CorpusStatistics
     from regard.see.plots.panels import View
     from regard.see.trace import Trace
@@ -116,6 +117,12 @@ def look(
     corpus: Annotated[
         str | None, typer.Option(help="Statistics over the sentences of this file, or held-out ones.")
     ] = None,
+    temperature: Annotated[float | None, typer.Option(help="Draw the output at this temperature.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k most probable tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the fewest tokens that reach this probability.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Draw with this seed.")] = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Write a plot (.png, .svg, .pdf), a page (.html) or numbers (.npz, .csv, .json)."),
@@ -148,6 +155,10 @@ def look(
 
     Example: `regard look run --corpus held-out`
 
+    Example: `regard look run "the black cat ate the mouse" --temperature 0.8 --top-p 0.9 --seed 1`
+
+    Example: `regard look run "the black cat ate the mouse" --method next-tokens --row 1 --temperature 2`
+
     Example: `regard look transformer "the black cat ate the mouse" --compare bahdanau`
 
     Example: `regard look shapes image.png --save overlay.png`
@@ -174,7 +185,8 @@ def look(
     if question is not None and "question" not in task.inputs.options:
         raise ValueError(f"{model} is for the task {task.name!r}, and answers no questions; give one text")
     if text is not None:
-        request = ViewRequest(head, all_heads, word, target, beam, max_length, question)
+        sampling = sampling_option(temperature, top_k, top_p, seed)
+        request = ViewRequest(head, all_heads, word, target, beam, max_length, question, sampling)
         if method is not None:
             output, view = explain_input(task, task_model, text, request, method, row)
         else:
@@ -196,7 +208,7 @@ def view_input(
     from regard.see.plots.attention_maps import view_trace
     from regard.see.trace import trace_model
 
-    several = request.head is not None and "," in request.head
+    several = request.sampling is not None or (request.head is not None and "," in request.head)
     if not several and (view := vars(get_commands(task.name) or object).get("view")):
         return view(task_model, model, text, request)
     if request.word is not None:
@@ -282,6 +294,17 @@ def corpus_report(found: "CorpusStatistics") -> str:
 # --- exports: a page, or numbers, in a file ---
 
 
+def sampling_option(
+    temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
+) -> "Sampling | None":
+    """How an output is drawn, if any of these is given."""
+    from regard.decode import Sampling
+
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    some = {name: one for name, one in given.items() if one is not None}
+    return Sampling(**some) if some else None  # type: ignore[arg-type]
+
+
 def cached_trace(
     task: "Task", task_model: "PretrainedModel", model: Path, text: str, request: ViewRequest
 ) -> "CachedTrace":
@@ -296,7 +319,8 @@ def trace_request(task: "Task", task_model: "PretrainedModel", text: str, reques
     from regard.see import trace_model
 
     beam = request.beam if {"target", "beam"} <= {*task.inputs.options} else None
-    return trace_model(task_model, text, question=request.question, target=request.target, beam=beam)
+    options = {"question": request.question, "target": request.target, "sampling": request.sampling}
+    return trace_model(task_model, text, beam=beam, **options)  # type: ignore[arg-type]
 
 
 def write_export(cached: "CachedTrace", head: str | None, save: Path) -> Path:

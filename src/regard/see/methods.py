@@ -1523,7 +1523,44 @@ class TokenMatrices:
     axes: Mapping[str, tuple[str, str]]
 
 
-Explanation = HeadEffects | TokenScores | TokenMatrices | LogitLens | LogitContributions | ResidualStream
+@dataclass(frozen=True, eq=False)
+class NextTokens:
+    """The most probable tokens of one step: each with the model's probability, and that with which it is drawn.
+
+    Args:
+        tokens: name, probability, and the probability at the trace's temperature, top-k and top-p.
+        kept: how many tokens can be drawn at all.
+        entropy: of what is drawn, in nats.
+
+    Examples:
+        >>> found = next_tokens(trace_model("run", "the cat sleeps", sampling=Sampling(top_k=3)), row=0)
+        >>> found.kept, round(sum(drawn for _, _, drawn in found.tokens), 4)
+        (3, 1.0)
+    """
+
+    row: int
+    tokens: tuple[tuple[str, float, float], ...]
+    kept: int
+    entropy: float
+
+
+def next_tokens(trace: Trace, row: int = -1, count: int = 20) -> NextTokens:
+    """What could have come next, as the trace's own sampling draws it; without one, by the model's probabilities.
+
+    Examples:
+        >>> found = next_tokens(trace_model("run", "the cat sleeps", target="le chat dort"), row=0, count=3)
+        >>> len(found.tokens), found.tokens[0][1] == found.tokens[0][2]
+        (3, True)
+    """
+    target = prediction_target(trace, row)
+    shares, drawn = (trace.next_token_probabilities(target.row, how) for how in (None, trace.request.sampling))
+    top = shares.topk(min(count, len(shares))).indices.tolist()
+    tokens = tuple((trace.predictions.option_name(n), float(shares[n]), float(drawn[n])) for n in top)
+    entropy = float(torch.special.entr(drawn.double()).sum())
+    return NextTokens(target.row, tokens, int((drawn > 0).sum()), entropy)
+
+
+Explanation = HeadEffects | TokenScores | TokenMatrices | LogitLens | LogitContributions | ResidualStream | NextTokens
 """What a method finds.
 
 Examples:
@@ -1575,6 +1612,7 @@ METHODS: dict[str, Callable[[Trace, int, ProgressBar], Explanation]] = {
     "lens": lambda trace, row, progress: logit_lens(trace, progress=progress),
     "contributions": lambda trace, row, progress: logit_contributions(trace, row),
     "residual-stream": lambda trace, row, progress: residual_stream(trace, row, progress=progress),
+    "next-tokens": lambda trace, row, progress: next_tokens(trace, row),
 }
 """The methods that explain a prediction, by name; `regard look --method` and the page take one.
 

@@ -27,8 +27,16 @@ from regard.attention.core import UNDECLARED_AXES
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam
-from regard.decode.search import LengthLimit, translate
-from regard.decode.stepwise import Greedy, generate, text_constraints
+from regard.decode.search import Constraints, DecodingRequest, LengthLimit, translate
+from regard.decode.stepwise import (
+    Greedy,
+    PartialHypothesis,
+    Sampling,
+    generate,
+    mask_disallowed,
+    text_constraints,
+)
+from regard.decode.topk import log_probabilities
 from regard.decode.translation import unknown_words
 from regard.models.seq2seq import inference_mode
 from regard.see.beam_tree import BeamTree, beam_tree, continuation_tree
@@ -74,6 +82,7 @@ class TraceRequest:
     ids: tuple[int, ...] | None = None  # all of it, if it is known
     edits: Edits = Edits()
     array: Any = None  # an image or a sound in memory; then the text is but its name
+    sampling: Sampling | None = None  # how the output is drawn; None searches for it
 
     @property
     def task(self) -> Task:
@@ -174,10 +183,20 @@ class Trace:
 
     # --- generated text ---
 
-    def next_token_probabilities(self, step: int) -> Float[Tensor, " vocabulary"]:
-        """The probability of every token at one step, given those before it; `predictions.option_name` names them."""
+    def next_token_probabilities(self, step: int, sampling: Sampling | None = None) -> Float[Tensor, " vocabulary"]:
+        """The probability of every token at one step, given those before it; `predictions.option_name` names them. With
+        a `sampling`, that with which it would be drawn: at a temperature, and 0 for all that is truncated or banned.
+        """
         self.generated_ids()
-        return self.predictions.probabilities(step)
+        shares = self.predictions.probabilities(step)
+        if sampling is None:
+            return shares
+        generation = self.request.task.generation(self.request.task_model, self.request.task_input())
+        constraints = Constraints() if generation.source is not None else text_constraints(generation.tokenizer)
+        scores = log_probabilities(self.predictions.logits[step][None])
+        masked = mask_disallowed(scores, [PartialHypothesis(DecodingRequest(()))], constraints)
+        drawn, tokens = sampling.truncate_distribution(masked)
+        return torch.zeros_like(shares).scatter(0, tokens[0], (drawn / drawn.sum(-1, keepdim=True))[0].to(shares))
 
     def branch(self, step: int, token: int | str) -> "Trace":
         """The same up to a step, then this token, then whatever the model makes of it."""
@@ -222,6 +241,7 @@ def trace_model(
     edits: Edits = Edits(),
     device: str = "cpu",
     parts: Sequence[PartReference] = (),
+    sampling: Sampling | None = None,
 ) -> Trace:
     """What a model makes of an input.
 
@@ -237,6 +257,7 @@ def trace_model(
         edits: what is changed.
         device: where a folder's model is loaded to.
         parts: files of a user's own parts, which are run, or the classes themselves; see `regard.load`.
+        sampling: draws the output, with a temperature, top-k, top-p and a seed, instead of searching for the best.
 
     Examples:
         >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
@@ -258,7 +279,11 @@ def trace_model(
         )
     if not text.strip():
         raise ValueError("the text is empty; give at least one word")
-    return build_trace(TraceRequest(task_model, text, question, target, beam, more, longest, edits=edits, array=array))
+    return build_trace(
+        TraceRequest(
+            task_model, text, question, target, beam, more, longest, edits=edits, array=array, sampling=sampling
+        )
+    )
 
 
 def build_trace(request: TraceRequest) -> Trace:
@@ -296,12 +321,15 @@ def with_output(request: TraceRequest) -> TaskInput:
     model = generation.model
     with request.edited():
         if generation.source is not None:
-            search = target_search(generation, generation.beam)
+            limit = LengthLimit(0, generation.max_tokens)
+            drawn = request.sampling and replace(request.sampling, max_length=limit)
+            search = drawn or target_search(generation, generation.beam)
             ((found, *_),) = translate(model, [generation.source], search, prefixes=[generation.prefix])
             return replace(given, ids=found.ids, searched=True, finished=found.finished)
-        if generation.beam == 1:
+        if generation.beam == 1 or request.sampling:
             constraints = text_constraints(generation.tokenizer)
-            tokens = generate(model, generation.prefix, Greedy(), tokens=generation.max_tokens, constraints=constraints)
+            search = request.sampling or Greedy()
+            tokens = generate(model, generation.prefix, search, tokens=generation.max_tokens, constraints=constraints)
             more = tuple(one.id for one in tokens)
         else:
             more = search_tree(generation, generation.beam).hypotheses[0].ids
@@ -356,6 +384,10 @@ def refuse_irrelevant(request: TraceRequest) -> None:
     for name in ("question", "target", "beam"):
         if vars(request)[name] is not None and name not in task.inputs.options:
             raise ValueError(f"{name} means nothing to a model for the task {task.name!r}; leave it out")
+    if request.sampling is not None and "beam" not in task.inputs.options:
+        raise ValueError(f"sampling means nothing to a model for the task {task.name!r}; leave it out")
+    if request.sampling is not None and request.target is not None:
+        raise ValueError("a target is read, not drawn; leave out the target or the sampling")
     if request.more and "more" not in task.inputs.options:
         raise ValueError(f"more = {request.more} means nothing to a model for the task {task.name!r}; leave it out")
 

@@ -22,6 +22,7 @@ from regard.see.methods import (
     HeadEffects,
     LogitContributions,
     LogitLens,
+    NextTokens,
     PatchEffects,
     PredictionTarget,
     ResidualStream,
@@ -161,6 +162,10 @@ def serialize_explanation(trace: Trace, found: Explanation) -> dict[str, Any]:
                 "target": serialize_target(found.target),
                 "parts": dict(found.parts),
             } | sums
+        case NextTokens():
+            return {"kind": "next", "row": found.row, "tokens": found.tokens, "kept": found.kept} | {
+                "entropy": found.entropy
+            }
         case ResidualStream():
             return serialize_stream(trace, found)
 

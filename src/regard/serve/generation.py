@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode.search import Constraints, DecodingRequest
-from regard.decode.stepwise import PartialHypothesis, mask_disallowed, text_constraints
+from regard.decode.stepwise import PartialHypothesis, Sampling, mask_disallowed, text_constraints
 from regard.decode.topk import log_probabilities
 from regard.models.seq2seq import encode_sources, inference_mode
 from regard.see.compare import Comparison, compare, output_items
@@ -22,7 +22,15 @@ from regard.see.edits import without_word_swaps
 from regard.see.sites import AttentionRecorder, AttentionSite
 from regard.see.trace import Trace, TraceRequest
 from regard.serve.encoding import ApiResponse, RequestError, encode_json, float32_response, json_response
-from regard.serve.handlers import ApiRequest, AppState, TraceQuery, int_field, serialize_trace, text_field
+from regard.serve.handlers import (
+    ApiRequest,
+    AppState,
+    TraceQuery,
+    int_field,
+    sampling_field,
+    serialize_trace,
+    text_field,
+)
 from regard.serve.trace_cache import CachedTrace
 from regard.tasks.protocol import GenerationInput
 from regard.tasks.registry import get_task
@@ -33,22 +41,25 @@ OPTIONS = 20
 
 def next_tokens(request: ApiRequest) -> ApiResponse:
     """The probability of every token."""
-    return float32_response(request.cached.trace.next_token_probabilities(parse_step(request)).cpu().numpy())
+    trace, sampling = request.cached.trace, sampling_field(request.query)
+    return float32_response(trace.next_token_probabilities(parse_step(request), sampling).cpu().numpy())
 
 
 def top_tokens(request: ApiRequest) -> ApiResponse:
     step, count = parse_step(request), request.query_int("count", OPTIONS, 1, 1000)
-    return json_response(top_token_table(request.cached.trace, step, count))
+    return json_response(top_token_table(request.cached.trace, step, count, sampling_field(request.query)))
 
 
-def top_token_table(trace: Trace, step: int, count: int) -> dict[str, Any]:
-    found = trace.next_token_probabilities(step)
+def top_token_table(trace: Trace, step: int, count: int, sampling: Sampling | None = None) -> dict[str, Any]:
+    """The most probable tokens; with a sampling, also with which probability each would be drawn, and of how many."""
+    found, drawn = (trace.next_token_probabilities(step, how) for how in (None, sampling))
     top = found.topk(min(count, len(found)))
     tokens = [
         {"token": trace.predictions.option_name(one), "id": one, "probability": share}
+        | ({} if sampling is None else {"drawn": float(drawn[one])})
         for one, share in zip(top.indices.tolist(), top.values.tolist(), strict=True)
     ]
-    return {"tokens": tokens, "chosen": chosen_token(trace, step)}
+    return {"tokens": tokens, "chosen": chosen_token(trace, step), "kept": int((drawn > 0).sum())}
 
 
 def chosen_token(trace: Trace, step: int) -> int | None:
@@ -70,7 +81,9 @@ def parse_step(request: ApiRequest) -> int:
 def branch(request: ApiRequest) -> ApiResponse:
     """The same prefix up to a step, then another token."""
     cached = request.cached
-    step, token = int_field(request.body, "step", 0, 2**31), int_field(request.body, "token", 0, 2**31)
+    step, token = int_field(request.body, "step", 0, 2**31), request.body.get("token")
+    # a token by its id, or as it is written
+    token = token if isinstance(token, str) and token else int_field(request.body, "token", 0, 2**31)
     if step is None or token is None:
         raise RequestError('a branch has a step and a token, as in {"step": 2, "token": 17}')
 
@@ -200,7 +213,7 @@ def stream_tokens(state: AppState, query: TraceQuery) -> Iterator[dict[str, Any]
     if "beam" not in task.inputs.options:
         raise RequestError(f"a model for the task {task.name!r} generates no tokens; request its trace")
     generation = task.generation(request.task_model, given)
-    if generation.beam != 1 or given.target is not None:
+    if generation.beam != 1 or given.target is not None or request.sampling:
         yield from replay_tokens(state.get_trace(query), generation)
     elif generation.source is not None:
         yield from stream_target(request, generation, generation.source)

@@ -17,6 +17,7 @@ from regard.attention.batch_patterns import Padding
 from regard.attention.gate import NoGate
 from regard.attention.pattern import And, Full, Pattern
 from regard.data.files import find_lone_surrogate
+from regard.decode.stepwise import Sampling
 from regard.see.edits import KINDS, Edits
 from regard.see.plots.recipe_views import one_line_repr
 from regard.see.sites import AttentionSite, GateSite
@@ -47,7 +48,7 @@ MAX_CHARACTERS = 200_000
 MAX_PAIR_TOKENS, MAX_SEARCH_TOKENS = 4096, 1024  # of a source with a target, and of one that is translated
 MAX_NEW_TOKENS, DEFAULT_NEW_TOKENS, MAX_BEAM = 256, 12, 32
 MAX_EDITS = 4096
-FIELDS = ("model", "text", "question", "target", "beam", "more", "checkpoint", "edits", "picture", "sound")
+FIELDS = ("model", "text", "question", "target", "beam", "more", "checkpoint", "edits", "sampling", "picture", "sound")
 UPLOADS = {"picture": ("image", "image"), "sound": ("audio", "sound")}  # a file in base64: the kind of input, its name
 
 
@@ -66,7 +67,7 @@ class TraceQuery:
     def key(self) -> tuple[Any, ...]:
         """Equal for requests with the same trace."""
         one = self.request
-        inputs = (self.text, one.question, one.target, one.beam, one.more, one.prefix, one.ids)
+        inputs = (self.text, one.question, one.target, one.beam, one.more, one.prefix, one.ids, one.sampling)
         return self.model, self.checkpoint, self.version, *inputs, one.edits
 
 
@@ -118,7 +119,9 @@ class AppState:
         more = (DEFAULT_NEW_TOKENS if more is None else more) if "more" in options else more or 0
         refuse_long_text(task, task_model, TaskInput(text, question, target))
         request = TraceRequest(
-            task_model, read, question or None, target, beam, more, MAX_TOKENS + MAX_NEW_TOKENS, edits=edits
+            *(task_model, read, question or None, target, beam, more, MAX_TOKENS + MAX_NEW_TOKENS),
+            edits=edits,
+            sampling=sampling_field(body),
         )
         return TraceQuery(entry.name, request, text, entry.folder, step, entry.version)
 
@@ -164,6 +167,25 @@ def edits_field(body: Mapping[str, Any]) -> Edits:
     if isinstance(edits, dict) and sum(len(some) for some in edits.values() if isinstance(some, list)) > MAX_EDITS:
         raise RequestError(f"there are more than {MAX_EDITS:,} edits; make fewer", 413)
     return Edits.from_dict(edits)
+
+
+def sampling_field(body: Mapping[str, Any]) -> Sampling | None:
+    """As an object or, in a query string, as its JSON: temperature, top_k, top_p and seed."""
+    given = body.get("sampling") or None
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            raise RequestError('sampling is JSON, as in {"temperature": 0.8, "seed": 1}; this cannot be read') from None
+    if given is None:
+        return None
+    kinds: dict[str, Any] = {"temperature": float | int, "top_k": int, "top_p": float | int, "seed": int}
+    wrong = not isinstance(given, dict) or any(
+        name not in kinds or isinstance(one, bool) or not isinstance(one, kinds[name]) for name, one in given.items()
+    )
+    if wrong:
+        raise RequestError(f"sampling has numbers for {', '.join(kinds)}, and {given!r:.80} is something else")
+    return Sampling(**given)
 
 
 def refuse_long_text(task: Task, task_model: PretrainedModel, given: TaskInput) -> None:
@@ -378,8 +400,14 @@ def serialize_trace(cached: CachedTrace) -> dict[str, Any]:
         "gold": sorted(map(list, trace.gold_alignment)) or None,
         "picture": serialize_image(cached),
         "edits": trace.request.edits.to_dict(),
+        "sampling": serialize_sampling(trace.request.sampling),
         "python": python_code(cached),
     }
+
+
+def serialize_sampling(sampling: Sampling | None) -> dict[str, Any] | None:
+    names = ("temperature", "top_k", "top_p", "seed")
+    return None if sampling is None else {name: vars(sampling)[name] for name in names}
 
 
 def serialize_output(trace: Trace) -> dict[str, Any] | None:
@@ -472,12 +500,15 @@ def python_code(cached: CachedTrace) -> str:
     options: dict[str, object] = {"question": request.question, "target": request.target, "beam": request.beam}
     words = [repr(folder), repr(text), *(f"{name}={value!r}" for name, value in options.items() if value is not None)]
     words += [f"more={request.more}"] if request.more else []
+    drawn = serialize_sampling(request.sampling)
+    words += [f"sampling=Sampling({', '.join(f'{name}={one}' for name, one in drawn.items())})"] if drawn else []
     own_parts = request.task_model.settings.own_parts
     words += [f"parts={[str(file) for file in files_of(own_parts)]}"] if own_parts else []
     how = ", ".join(words)
     lines = (
         [] if cached.checkpoint is None else [f"# checkpoint of step {cached.checkpoint}: load it with --checkpoint"]
     )
+    lines += ["from regard.decode import Sampling"] if drawn else []
     lines += [] if not request.prefix and request.ids is None else ["# then branches: trace.branch(step, token)"]
     if not request.edits:
         return "\n".join(

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from regard.decode import Sampling
     from regard.tasks.protocol import Task
 
 TASKS: dict[str, str] = {
@@ -51,6 +52,7 @@ class ViewRequest:
     beam: int = 5
     max_tokens: int = 1000
     question: str | None = None
+    sampling: "Sampling | None" = None  # how the output is drawn
 
 
 def get_task(name: str) -> "Task":

@@ -15,6 +15,7 @@ from regard.see.methods import (
     HeadEffects,
     LogitContributions,
     LogitLens,
+    NextTokens,
     ResidualStream,
     TokenMatrices,
     TokenScores,
@@ -458,6 +459,17 @@ def contributions_view(trace: Trace, found: LogitContributions) -> View:
     return View((PanelRow((panel,)),), notes=(("", f"{note}{target_name(trace, found)} is {found.logit:.3f}"),))
 
 
+def next_tokens_view(trace: Trace, found: NextTokens, note: str) -> View:
+    """The most probable tokens, with what the model gives them and what they are drawn with."""
+    names = tuple(visible_text(name) for name, _, _ in found.tokens)
+    rows = [BarList("the model's probability", names, tuple(share for _, share, _ in found.tokens))]
+    if trace.request.sampling is not None:
+        rows.append(BarList("drawn with", names, tuple(share for _, _, share in found.tokens)))
+    where = visible_text(trace.predictions.rows[found.row])
+    end = f"{note} at {where!r}; {found.kept} tokens can be drawn, entropy {found.entropy:.4f} nats"
+    return View(tuple(PanelRow((row,)) for row in rows), notes=(("", end),))
+
+
 def residual_stream_view(trace: Trace, found: ResidualStream, note: str) -> View:
     """The parts of each stack in their order: the norm of what each gave, and what it added to the logit."""
     rows = []
@@ -500,6 +512,7 @@ METHOD_NOTES = {
     "attention-gradient": "to first order, what each weight adds to the logit, all heads",
     "lens": "what each layer would have predicted, were it the last",
     "contributions": "what each part adds to the logit",
+    "next-tokens": "the most probable tokens",
     "residual-stream": "the norm of what each part gave, and what it added to the logit",
 }
 """What the numbers of each method are, by its name in `regard.see.methods.METHODS`.
@@ -525,5 +538,7 @@ def method_view(trace: Trace, method: str, row: int, progress: ProgressBar) -> V
             return lens_view(trace, found, note)
         case LogitContributions():
             return contributions_view(trace, found)
+        case NextTokens():
+            return next_tokens_view(trace, found, note)
         case ResidualStream():
             return residual_stream_view(trace, found, note)

@@ -119,9 +119,11 @@ export const pair = (id, name, number, i, j) =>
 export const rowTerms = (id, name, number, i) => remembered(`${head(id, name, number)}/row${query({ query: i })}`, json);
 export const check = (id, name, number) => remembered(`${head(id, name, number)}/check`, json);
 export const gate = (id, name) => remembered(`${site(id, name)}/gate`, floats);
-export const next = (id, step) => remembered(`${traces(id)}/next/${step}`, floats);
-export const nextTokens = (id, step, count = 20) =>
-  remembered(`${traces(id)}/next/${step}/tokens${query({ count })}`, json);
+// with a sampling {temperature, top_k, top_p}: as tokens would be drawn
+const drawnBy = (sampling) => ({ sampling: sampling && JSON.stringify(sampling) });
+export const next = (id, step, sampling = null) => remembered(`${traces(id)}/next/${step}${query(drawnBy(sampling))}`, floats);
+export const nextTokens = (id, step, count = 20, sampling = null) =>
+  remembered(`${traces(id)}/next/${step}/tokens${query({ count, ...drawnBy(sampling) })}`, json);
 export const beam = (id) => remembered(`${traces(id)}/beam`, json);
 export const compare = (before, after) => post("compare", { before, after });
 export const patterns = (pattern, length) => post("patterns", { pattern, length });

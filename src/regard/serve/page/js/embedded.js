@@ -125,8 +125,9 @@
     return json({ q, k, products, dot, scale: card.scale, bias, adjusted, visible: visible === 1, weight, v, added, ...rest });
   }
 
-  function next(step, rest) {
+  function next(step, rest, query) {
     if (!held.tokens[step]) throw new Sentence("This export does not hold that step; run `regard look`.", 404);
+    if (query.has("sampling")) throw new Sentence(ONE);
     if (rest === "tokens") return json(held.tokens[step]);
     if (!held.next) throw new Sentence("This export holds only the top tokens; run `regard look` for all.");
     const all = floats(held.next);
@@ -147,7 +148,7 @@
     if (parts.length === 2) return json(held.trace);
     if (parts[2] === "statistics") return json(held.statistics);
     if (parts[2] === "overview") return overview(Object.values(held.thumbnails));
-    if (parts[2] === "next") return next(Number(parts[3]), parts[4]);
+    if (parts[2] === "next") return next(Number(parts[3]), parts[4], query);
     if (parts[2] === "beam" && held.beam) return json({ steps: held.beam });
     if (parts[2] !== "sites") throw new Sentence(ONE);
     const [, , , site, kind, number, what, at] = parts;

@@ -10,8 +10,8 @@ import { branchText, fitting, siteOf } from "./view.js";
 import { GROUPS, made, VIEWS, viewOf } from "./views/index.js";
 
 const at = (id) => document.getElementById(id);
-const ASKED = ["model", "text", "question", "checkpoint", "edits", "target", "beam", "more"];
-const ENDS = ["model", "text", "question", "target", "beam", "more"]; // with another of these a branch is of another text
+const ASKED = ["model", "text", "question", "checkpoint", "edits", "target", "beam", "more", "sampling"];
+const ENDS = ["model", "text", "question", "target", "beam", "more", "sampling"]; // with another of these a branch is of another text
 const FORGOTTEN = /ask again/;
 
 let models = [];
@@ -93,6 +93,7 @@ function showOutput() {
     h.span({ class: "muted small" }, "output"),
     token(trace.output_text ?? "", { class: "token what" }),
     others,
+    trace.sampling ? h.span({ class: "changed small" }, "drawn: ", Object.entries(trace.sampling).filter(([, value]) => value !== null).map(([name, value]) => `${name.replace("_", "-")} ${value}`).join(", ")) : null,
     trace.before ? h.span({ class: "changed small" }, "branch: ", branchText(trace)) : null,
     edits.length ? h.span({ class: "changed small" }, "edited: ", [...edits.slice(0, 3), ...more].join("; ")) : null,
     edits.length ? h.span(button("Undo", () => store.go({ edits: withoutLast(store.state.edits) }), { class: "small quiet" }), button("Undo all", () => store.go({ edits: {} }), { class: "small quiet" })) : null,

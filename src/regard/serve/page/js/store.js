@@ -100,7 +100,7 @@ function sound(found) {
   }
   const { window, edits, branches } = found;
   if (!(Array.isArray(found.heads) && found.heads.every((one) => Array.isArray(one) && typeof one[0] === "string" && Number.isInteger(one[1])))) delete found.heads;
-  const pairs = Array.isArray(branches) && branches.length && branches.every((one) => Array.isArray(one) && one.length === 2 && one.every(Number.isInteger));
+  const pairs = Array.isArray(branches) && branches.length && branches.every((one) => Array.isArray(one) && one.length === 2 && Number.isInteger(one[0]) && (Number.isInteger(one[1]) || typeof one[1] === "string"));
   if (!pairs) delete found.branches;
   if (window !== undefined && !(Array.isArray(window) && window.length === 4 && window.every(Number.isFinite))) {
     delete found.window;

@@ -39,7 +39,7 @@ class Beam extends View {
         this.#key,
         element("span", { class: "key-chosen" }, `path to ${this.greedy ? "the best hypothesis" : "the output"}`),
         this.writes ? null : element("span", { class: "key-ended" }, "finished (</s>)"),
-        element("span", {}, "numbers are log-probabilities in nats"),
+        element("span", {}, "numbers are log-probabilities in nats; finished ones are ranked by nats per token"),
         this.greedy ? element("span", {}, "Decoded greedily; beam search with width 4 would keep these hypotheses.") : null,
       );
     if (this.fresh("trace", trace.id)) this.load(trace);
@@ -153,11 +153,12 @@ class Beam extends View {
         element("span", { class: "muted" }, where),
         "log-probability",
         figure(sure),
-        finished ? ["ranked by", figure(score), element("span", { class: "muted" }, "(length-normalised score)")] : null,
+        "nats",
+        finished ? ["ranked by", figure(score), "nats per token"] : null,
         element("span", { class: "muted" }, state),
       ),
     );
-    const text = `${where}: “${shortened(this.node.token, 40)}”, log-probability ${digits(sure)}${finished ? `, ranked by ${digits(score)}` : ""}, ${state}. ${shortened(tokens.join(" "), 200)}`;
+    const text = `${where}: “${shortened(this.node.token, 40)}”, log-probability ${digits(sure)} nats${finished ? `, ranked by ${digits(score)} nats per token` : ""}, ${state}. ${shortened(tokens.join(" "), 200)}`;
     this.#tree.setAttribute("aria-label", text);
     if (document.activeElement === this.#tree) say(text);
   }

@@ -3,10 +3,11 @@
 import * as api from "../api.js";
 import { digits, figure, h, renew, replace, say, shortened, terms, token } from "../dom.js";
 import { dark } from "../paint.js";
-import { store } from "../store.js";
+import { same, store } from "../store.js";
 import { branchText, labels, latest, View, written } from "../view.js";
 import { again } from "./head.js";
 import { button, clamp, curve, floats, numberField, player, put, row, walk, weighed } from "./parts.js";
+import { Sampler } from "./sampler.js";
 
 class Generation extends View {
   #watched = null; // the trace that was written live
@@ -27,6 +28,7 @@ class Generation extends View {
   #whole = h.div();
   #look = h.section();
   #read = latest();
+  #draws = new Sampler({ change: (draw) => store.set({ draw }), sample: (sampling) => this.sample(sampling), force: (text) => this.branch({ id: text }) });
 
   connectedCallback() {
     if (this.firstChild) return;
@@ -41,7 +43,7 @@ class Generation extends View {
     );
     const below = h.div(
       { class: "halves" },
-      h.section(this.#options),
+      h.section(this.#draws.node, this.#options),
       h.section({ class: "card" }, this.#whole, this.#look),
     );
     this.append(h.div({ class: "view-head" }, this.#title, tools), this.#text, this.#why, below);
@@ -71,7 +73,9 @@ class Generation extends View {
     if (this.#live) return;
     this.step = clamp(Number.isInteger(state.step) ? state.step : 0, 0, this.trace.steps - 1);
     const [site, head] = watched(this.trace, state);
-    if (this.fresh("step", this.trace.id, this.step, site?.name, head, dark())) this.#read(() => this.read(site, head));
+    this.draw = sampled(state.draw ?? trace.sampling);
+    this.#draws.show(state.draw ?? trace.sampling ?? {}, Boolean(trace.sampling));
+    if (this.fresh("step", this.trace.id, this.step, site?.name, head, dark(), this.draw)) this.#read(() => this.read(site, head));
   }
 
   // was the token of this step given, and not chosen: a prompt, or a target?
@@ -93,21 +97,22 @@ class Generation extends View {
   }
 
   async read(site, head) {
-    const { trace, step } = this;
+    const { trace, step, draw } = this;
     const names = written(trace);
     row(this.#text, names, step, (to) => this.go(to));
     replace(this.#title, `Step ${step + 1} of ${trace.steps}`);
     this.why();
     const at = site ? queryOf(trace, site, step) : -1;
     const request = [
-      api.nextTokens(trace.id, step),
-      api.next(trace.id, step).catch(() => null), // a copy in a file may lack it
+      api.nextTokens(trace.id, step, 20, draw),
+      api.next(trace.id, step, draw).catch(() => null), // a copy in a file may lack it
       site && at >= 0 ? api.row(trace.id, site.name, head, at) : null,
     ];
     const answer = await this.ask(Promise.all(request));
-    if (!answer || this.#live || trace !== this.trace || step !== this.step) return;
+    if (!answer || this.#live || trace !== this.trace || step !== this.step || !same(draw, this.draw)) return;
     const [best, all, weights] = answer;
     this.options(best);
+    this.#draws.tell(draw ? `${best.kept} ${best.kept === 1 ? "token" : "tokens"} can be drawn; first the model's probability (the mark), then as drawn (the bar)` : "");
     if (all) this.whole(all.data, best.chosen);
     else replace(this.#whole);
     const where = site && weights ? weighed(labels(trace, site.keys, site.n_k), weights.data) : null;
@@ -120,7 +125,7 @@ class Generation extends View {
       `Step ${step + 1} of ${trace.steps}: “${shortened(names[step], 40)}”. Most probable “${shortened(first.token, 40)}”, ${digits(first.probability)}`,
       this,
     );
-    this.dataset.painted = `${trace.id} ${step}`;
+    this.dataset.painted = `${trace.id} ${step}${draw ? ` ${JSON.stringify(draw)}` : ""}`;
   }
 
   options({ tokens, chosen }) {
@@ -131,11 +136,13 @@ class Generation extends View {
         h.span({
           class: "bar",
           "aria-hidden": "true",
-          style: { width: `${100 * one.probability}%` }, // of the whole, so that steps can be compared
+          style: { width: `${100 * (one.drawn ?? one.probability)}%` }, // of the whole, so that steps can be compared
         }),
+        one.drawn === undefined ? null : h.span({ class: "model-mark", "aria-hidden": "true", style: { left: `${100 * one.probability}%` } }),
         token(one.token),
         mine ? h.span({ class: "small chosen" }, is) : null,
-        figure(one.probability),
+        one.drawn === undefined ? null : h.span({ class: "muted small of-model" }, h.span({ class: "hidden-text" }, "the model's probability "), figure(one.probability, 3)),
+        figure(one.drawn ?? one.probability),
       ];
       const title = mine ? was : "go on with this token";
       return h.li(
@@ -165,7 +172,7 @@ class Generation extends View {
     for (let rank = 1; rank <= sorted.length; rank = Math.max(rank + 1, Math.ceil(rank * 1.04)))
       points.push([x(rank), y(sorted[rank - 1])]);
     const p = chosen === null ? null : values[chosen];
-    const rank = p === null ? null : 1 + sorted.findIndex((other) => other <= p);
+    const rank = !p ? null : 1 + sorted.findIndex((other) => other <= p);
     const label = `All ${values.length} tokens by rank: entropy ${digits(entropy)} nats`;
     const rows = [
       ["entropy", [figure(entropy), " nats"]],
@@ -186,6 +193,11 @@ class Generation extends View {
   }
 
   // --- other ways ---
+
+  // the output drawn anew, in every view
+  sample(sampling) {
+    store.go({ sampling, draw: undefined, beam: undefined, target: undefined, branches: undefined });
+  }
 
   branch({ id }) {
     store.go({ branches: [...(store.state.branches ?? []), [this.step, id]] });
@@ -245,6 +257,13 @@ class Generation extends View {
     this.stale("step");
     if (this.isConnected) this.show(this.trace, store.state);
   }
+}
+
+// what is drawn otherwise than the model's own probabilities say, or null
+function sampled(draw) {
+  if (!draw || typeof draw !== "object") return null;
+  const { temperature = 1, top_k = null, top_p = 1 } = draw;
+  return temperature === 1 && !top_k && top_p === 1 ? null : { temperature, ...(top_k ? { top_k } : {}), top_p };
 }
 
 // what asks at each step: the chosen head where it does, else the last one that attends to the source

@@ -9,7 +9,7 @@ const SIDE = 512; // pixels of a larger one
 // the request of a trace, to be sent again with something else; a picture of one's own has a name in `text`
 export function again(trace, state, other) {
   const { model, text, question, checkpoint, edits } = trace;
-  const all = { model, text, question, checkpoint, edits, target: state.target, beam: state.beam, ...other };
+  const all = { model, text, question, checkpoint, edits, target: state.target, beam: state.beam, sampling: state.sampling, ...other };
   return Object.fromEntries(
     Object.entries(all).filter(([, value]) => value !== null && value !== undefined && value !== ""),
   );

@@ -120,7 +120,7 @@ export const VIEWS = [
     load: () => import("./generation.js"),
     fits: (trace) => trace !== null && trace.steps > 0,
     needs: WRITES,
-    tells: "Bars are the probabilities of the next token at one step. Click a token above for its step, or below to go on with it instead.",
+    tells: "Bars are the probabilities of the next token at one step, as it would be drawn; a mark is the model's own. Click a token above for its step, or below to go on with it instead.",
   },
   {
     name: "beam",

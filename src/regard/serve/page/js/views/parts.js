@@ -9,7 +9,7 @@ export { button, clamp };
 
 // what these views requested of one model another may refuse, and a target belongs to its text
 store.addEventListener("change", ({ detail: { changed } }) => {
-  const names = changed.includes("model") ? ["beam", "target", "more"] : changed.includes("text") ? ["target"] : [];
+  const names = changed.includes("model") ? ["beam", "target", "more", "sampling"] : changed.includes("text") ? ["target"] : [];
   const old = names.filter((name) => !changed.includes(name));
   store.set(Object.fromEntries(old.map((name) => [name, undefined])));
 });
