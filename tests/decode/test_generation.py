@@ -1,19 +1,40 @@
 """Writing on: cached as uncached, in bounded memory where the model has it, and text as it comes."""
 
+import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from regard.attention import record_attention
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, ByteTokenizer, CharTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
-from regard.decode import Constraints, Greedy, Sampling
-from regard.decode.stepwise import GeneratedToken, generate, has_growing_cache, stream_text, text_constraints
+from regard.decode import Constraints, Greedy, Sampling, is_prepared, prepare
+from regard.decode.search import DecodingRequest
+from regard.decode.stepwise import PartialHypothesis
+from regard.decode.text_generation import (
+    GeneratedToken,
+    SeparateStates,
+    SlotDecoder,
+    StateRows,
+    TextBatch,
+    TextRequest,
+    generate,
+    generate_all,
+    has_growing_cache,
+    objections,
+    slot_tokens,
+    stream_text,
+    text_constraints,
+    text_decoder,
+)
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import map_tensors
+from regard.ops.cuda_graph import WARMUPS
 
 SIZE = 17
 LINEAR = 'score = "Feature()"\nnormaliser = "Proportional()"\nposition = "Rotary()"'
@@ -31,11 +52,25 @@ WRITERS = {
     "window": transformer('pattern = "Window(4)"\nposition = "Rotary()"'),
     "linear": transformer(LINEAR),
 }
+MANY = WRITERS | {
+    "sinusoidal": transformer('position = "Sinusoidal()"'),
+    "alibi": transformer('position = "Alibi(heads=2)"'),
+    "latent": LanguageModelConfig(
+        kind="transformer",
+        layers=2,
+        model=8,
+        hidden=11,
+        heads=2,
+        kv_rank=6,
+        rotary_head=2,
+        recipe='position = "Rotary(fraction=0.5)"',
+    ),
+}
 BOUNDED = [name for name in WRITERS if name != "full"]
 
 
 def writer_of(name: str) -> LanguageModel:
-    return LanguageModel(WRITERS[name], SIZE).double().eval()
+    return LanguageModel(MANY[name], SIZE).double().eval()
 
 
 def without_memory(
@@ -136,7 +171,7 @@ def test_writing_leaves_the_model_in_training():
 
 @pytest.mark.parametrize("wrong", [{"tokens": 0}, {"tokens": 3, "context": 1}])
 def test_no_room_to_write(wrong):
-    with pytest.raises(ValueError, match="should be at least 1"):
+    with pytest.raises(ValueError, match=r"should be at least [12]"):
         next(generate(writer_of("lstm"), PROMPT, Greedy(), **wrong))
 
 
@@ -165,3 +200,163 @@ def test_subwords_spell_what_was_read():
     assert "".join(stream_text(words, given[1:], given[:1])) == words.decode(given).removeprefix(
         words.decode(given[:1])
     )
+
+
+# --- many texts together ---
+
+
+def requests(count: int, seed: int = 0) -> list[TextRequest]:
+    """Prompts and texts of different lengths; every second is sampled, each with a seed of its own."""
+    draw = random.Random(seed)
+    searches = [Greedy(), Sampling(0.9, seed=5), Sampling(1.3, top_k=5, seed=6), Sampling(0.7, top_p=0.8, seed=7)]
+    return [
+        TextRequest(
+            tuple(draw.choices(range(4, SIZE), k=draw.randint(0, 13))),
+            searches[n % 4],
+            tokens=draw.randint(1, 19),
+            top=n % 3,
+            index=n,
+        )
+        for n in range(count)
+    ]
+
+
+def run_together(batch: TextBatch, waiting: list[TextRequest], draw: random.Random, leaving: Iterable[int] = ()):
+    """Some join before each step; some of them are removed again."""
+    found, leaving = {request.index: list[GeneratedToken]() for request in waiting}, {*leaving}
+    while waiting or batch.texts:
+        batch.add([waiting.pop(0) for _ in range(min(len(waiting), draw.randint(0, 3)))])
+        gone = {text.request.index for text in batch.texts} & leaving
+        if gone and draw.random() < 0.5:
+            batch.remove(gone)
+        if batch.texts:
+            for index, tokens in batch.step().tokens.items():
+                found[index] += tokens
+    return found
+
+
+def read_anew(model: LanguageModel, request: TextRequest, context: int | None) -> list[GeneratedToken]:
+    """The text alone, without a cache: everything is read again for every token."""
+    limit = context if has_growing_cache(model) else None
+    read = list(request.prompt or [BOS])[-limit if limit else 0 :]
+    start, row, found = 0, PartialHypothesis(DecodingRequest(())), list[GeneratedToken]()
+    for _ in range(request.tokens):
+        with torch.no_grad():
+            logits = model(torch.tensor([read[start:]]))[:, -1]
+        [(token, value)] = request.search.choose_allowed(logits, [row], Constraints())
+        best, tokens = logits.log_softmax(-1).topk(max(request.top, 1))
+        pairs = zip(tokens[0].tolist(), best[0].tolist(), strict=True)
+        found.append(GeneratedToken(token, value, tuple(pairs)[: request.top]))
+        row = row.extend(token, value)
+        if limit is not None and len(read) - start >= limit:
+            start = len(read) + 1 - limit // 2
+        read.append(token)
+    return found
+
+
+@pytest.mark.parametrize("context", [None, 9], ids=["", "context of 9"])
+@pytest.mark.parametrize("name", MANY)
+def test_a_text_among_others_is_the_text_alone(name, context):
+    torch.manual_seed(1)
+    model, wanted = LanguageModel(MANY[name], SIZE).double().eval(), requests(13)
+    batch = TextBatch(model, context=context)
+    found = run_together(batch, list(wanted), random.Random(2), leaving=[3, 8])
+    for request in wanted:
+        expected = read_anew(model, request, context)
+        if request.index in (3, 8):  # cancelled at some step
+            expected = expected[: len(found[request.index])]
+        assert_same(found[request.index], expected)
+        for one, other in zip(found[request.index], expected, strict=True):
+            assert ids_of(one) == ids_of(other)
+    assert batch.decoder is None
+
+
+def ids_of(token: GeneratedToken) -> list[int]:
+    return [id for id, _ in token.alternatives]
+
+
+def test_who_shares_one_cache():
+    kinds = {name: type(text_decoder(LanguageModel(config, SIZE))) for name, config in MANY.items()}
+    apart = {name for name, kind in kinds.items() if kind is SeparateStates}
+    assert apart == {"linear", "alibi"}
+    assert {name for name, kind in kinds.items() if kind is StateRows} == {"lstm", "elman"}
+    assert objections(writer_of("linear")) == [
+        "Proportional() is not softmax",
+    ]
+    with record_attention(model := writer_of("full")):
+        assert objections(model) == ["its attention is recorded or edited"]
+
+
+def test_slots_go_round_where_nobody_looks_back_further():
+    newest = torch.tensor([1, 6])
+    assert slot_tokens(newest, 4, 4).tolist() == [[0, 1, -2, -1], [4, 5, 6, 3]]
+    assert slot_tokens(newest, 8, 3).tolist() == [[0, 1, -6], [0, 1, 2]]
+
+
+def test_a_windowed_cache_keeps_a_window():
+    model = writer_of("window")
+    batch = TextBatch(model)
+    batch.add([TextRequest(tuple(PROMPT), tokens=100)])
+    for _ in range(90):
+        batch.step()
+    assert isinstance(batch.decoder, SlotDecoder)
+    assert {part.shape[2] for pair in batch.decoder.stores for part in pair} == {4}
+
+
+def test_all_prompts_as_each_alone():
+    model = writer_of("full")
+    prompts = [request.prompt for request in requests(7)]
+    together = generate_all(model, prompts, Sampling(seed=3), tokens=6, rows=3, context=11)
+    for prompt, found in zip(prompts, together, strict=True):
+        assert_same(found, list(generate(model, prompt, Sampling(seed=3), tokens=6, context=11)))
+
+
+def capture_nothing(work, device):
+    """Work that is done anew at every replay, after the runs that warm up."""
+    for _ in range(WARMUPS):
+        work()
+    return work, work()
+
+
+@pytest.mark.parametrize("name", ["full", "window", "sinusoidal"])
+def test_steps_ahead_are_the_steps_one_by_one(name):
+    model, rules = writer_of(name), Constraints(banned=frozenset([9]), stop=frozenset([EOS]))
+    wanted = [replace(request, search=Greedy(), top=0, tokens=23) for request in requests(5)]
+    batch = TextBatch(model, rules, context=30)
+    batch.decoder = SlotDecoder(model, capture_nothing)
+    batch.add(wanted)
+    found, steps = {request.index: list[GeneratedToken]() for request in wanted}, 0
+    while batch.texts:
+        for index, tokens in batch.step(7).tokens.items():
+            found[index] += tokens
+        steps += 1
+    assert steps < 23
+    for request in wanted:
+        alone = generate(model, request.prompt, Greedy(), tokens=23, constraints=rules, context=30)
+        assert_same(found[request.index], list(alone))
+
+
+def test_a_captured_step_serves_samples_too():
+    model, wanted = writer_of("full"), requests(6, seed=4)
+    batch = TextBatch(model)
+    batch.decoder = SlotDecoder(model, capture_nothing)
+    found = run_together(batch, list(wanted), random.Random(1))
+    for request in wanted:
+        assert_same(found[request.index], read_anew(model, request, None))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_prepared_model_says_the_same(dtype):
+    model = writer_of("sinusoidal").to(dtype)
+    fast = prepare(model)
+    assert is_prepared(fast)
+    assert isinstance(fast, LanguageModel)
+    for prompt in (PROMPT, [4]):
+        found, wanted = (list(generate(one, prompt, Greedy(), tokens=9)) for one in (fast, model))
+        assert ids(found) == ids(wanted)
+        assert [one.log_probability for one in found] == pytest.approx(
+            [one.log_probability for one in wanted], abs=1e-5
+        )
+    assert not is_prepared(prepare(writer_of("lstm")))
+    with pytest.raises(ValueError, match="cannot decode in bfloat16: RNNLM is no Transformer"):
+        prepare(writer_of("lstm"), "bfloat16")

@@ -3,11 +3,23 @@
 import pytest
 import torch
 
-from regard.decode import Beam, Constraints, Greedy, LengthLimit, cuda_graphs, is_prepared, prepare, translate
+from regard.decode import (
+    Beam,
+    Constraints,
+    Greedy,
+    LengthLimit,
+    Sampling,
+    cuda_graphs,
+    is_prepared,
+    prepare,
+    translate,
+)
+from regard.decode.text_generation import generate_all
 from regard.decode.topk import topk_logprobs_torch
 
 from .reference_beam import reference_translate
 from .test_batched_beam import PREFIXES, assert_same, decided
+from .test_generation import requests, writer_of
 from .test_models import SOURCES, model
 
 pytestmark = [
@@ -61,3 +73,21 @@ def test_the_kernel_offers_what_the_cpu_offers():
     top = found.values.gather(1, order).sort(dim=-1, descending=True, stable=True)
     torch.testing.assert_close(top.values[:, :4].cpu(), wanted.values)
     assert torch.equal(found.tokens.gather(1, order).gather(1, top.indices)[:, :4].cpu(), wanted.tokens)
+
+
+@pytest.mark.parametrize("search", [Greedy(), Sampling(0.7, top_k=5, seed=3)], ids=["greedy", "sampling"])
+@pytest.mark.parametrize("name", ["full", "window", "sinusoidal"])
+def test_a_language_model_s_captured_step_says_what_the_cpu_says(name, search):
+    torch.manual_seed(5)
+    made = writer_of(name).float()
+    prompts = [request.prompt for request in requests(9)]
+    wanted = generate_all(made, prompts, search, tokens=150, context=40, rows=4)
+    ready = prepare(made.cuda())
+    for _ in range(2):  # the second time every step is captured already
+        found = generate_all(ready, prompts, search, tokens=150, context=40, rows=4)
+        same = sum(
+            one.id == other.id and abs(one.log_probability - other.log_probability) < 1e-3
+            for text, expected in zip(found, wanted, strict=True)
+            for one, other in zip(text, expected, strict=True)
+        )
+        assert same > 0.9 * 9 * 150  # of two tokens that are as probable either may come

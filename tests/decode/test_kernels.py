@@ -24,7 +24,7 @@ from regard.decode import beam as searching
 from regard.decode.beam import BeamState, initial_beam_state, select_candidates
 from regard.decode.quantize import build_linear
 from regard.decode.search import DecodingRequest
-from regard.decode.stepwise import NO_EOS
+from regard.decode.text_generation import NO_EOS
 from regard.decode.topk import topk_logprobs_torch
 from regard.models.transformer import Transformer
 from regard.ops import dispatch, fused_dropout

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import regard
 from regard.decode import Greedy
-from regard.decode.stepwise import generate
+from regard.decode.text_generation import generate
 from regard.interop import import_model
 
 from .checkpoints import GGUF_SIZES, llama_of_gguf, save_gguf

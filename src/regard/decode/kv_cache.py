@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.attention import Context, FloatMask, NoPosition
+from regard.attention import Context, FloatMask, NoPosition, Recipe
 from regard.attention.batch_patterns import UnpaddedTokens
 from regard.attention.kv_cache import LayerCache
 from regard.attention.multihead import with_pattern
@@ -81,14 +81,21 @@ class BeamSlots(LayerCache):
         return 0  # queries are counted anew at every step
 
     def attend(self, layer, q, k, v, recipe):
-        if recipe.position.parts():
-            for scheme in recipe.query_key_positions:
-                q, k = scheme.rotate(q, self.positions), scheme.rotate_keys(k, self.positions)
-            recipe = replace(recipe, position=NoPosition())
+        q, k, recipe = rotate_once(q, k, recipe, self.positions)
         write_slots(self.slots, k, v, self.rows)
         (keys, values), used = self.slots, self.mask.mask.shape[3]
         keys, values = keys.narrow(2, 0, used), values.narrow(2, 0, used)
         return layer.core(q, keys, values, with_pattern(recipe, self.mask), backend=layer.backend)
+
+
+def rotate_once(q: Tensor, k: Tensor, recipe: Recipe, positions: Int[Tensor, "b t"]) -> tuple[Tensor, Tensor, Recipe]:
+    """Queries and keys rotated to their positions, so that the cache holds keys as later queries read them, and the
+    recipe that attends to such keys."""
+    if not recipe.position.parts():
+        return q, k, recipe
+    for scheme in recipe.query_key_positions:
+        q, k = scheme.rotate(q, positions), scheme.rotate_keys(k, positions)
+    return q, k, replace(recipe, position=NoPosition())
 
 
 def pad_sources(
@@ -236,6 +243,5 @@ def write_slots(slots: Slots, key: Tensor, value: Tensor, rows: Int[Tensor, "...
 
         write_slots_triton(slots, key, value, rows)
     else:
-        width = key.shape[3]
-        slots[0].view(-1, width).index_copy_(0, rows, key.reshape(-1, width))
-        slots[1].view(-1, width).index_copy_(0, rows, value.reshape(-1, width))
+        for store, new in zip(slots, (key, value), strict=True):
+            store.view(-1, new.shape[3]).index_copy_(0, rows, new.reshape(-1, new.shape[3]))

@@ -1,24 +1,27 @@
 """Quantised and prepared models: a copy of a Transformer whose linear layers are swapped for ones that decode faster.
 
 Queries, keys and values are projected by one product, the scale of the scores is part of the queries' weights, and each
-matrix takes the form that its device multiplies by fastest (quantized_linear.py). The model stays a Transformer: it
-encodes, steps and is searched as before. Whoever translates more than one batch prepares once.
+matrix takes the form that its device multiplies by fastest (quantized_linear.py). The model stays the model: it
+reads, steps and is searched as before. Whoever decodes more than one batch prepares once.
 """
 
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosition, ScaledDot
 from regard.attention.position import PositionSum
-from regard.decode import beam_decoder
+from regard.decode import beam_decoder, text_generation
 from regard.decode.cuda_graphs import CapturedSteps
 from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear, OutputLinear, ScreenedLinear
+from regard.decode.text_generation import IdleDecoders
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.sublayers import FeedForward
+from regard.models.language_model import LanguageModel, TransformerLM
 from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import Transformer
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer
@@ -28,7 +31,10 @@ from regard.ops.linear import FusedLinear, LinearPart, MkldnnLinear
 Weights = tuple[Tensor, Tensor]  # a linear layer's weight, (out, in), and its bias
 
 
-def prepare(model: DecodableModel, precision: str = "float32") -> DecodableModel:
+Model = TypeVar("Model", DecodableModel, LanguageModel, DecodableModel | LanguageModel)
+
+
+def prepare(model: Model, precision: str = "float32") -> Model:
     """The same model, ready for many steps; one that cannot be prepared comes back as it is.
 
     Its weights are copied: prepare again after they have changed.
@@ -48,8 +54,9 @@ def prepare(model: DecodableModel, precision: str = "float32") -> DecodableModel
         if precision != "float32":
             raise ValueError(f"this model cannot decode in {precision}: {'; '.join(why)}; use precision float32")
         return model
-    assert isinstance(model, Transformer)
-    device, dtype = model.embeddings.bias.device, model.embeddings.bias.dtype
+    assert isinstance(model, Transformer | LanguageModel)
+    bias = model.bias if isinstance(model, LanguageModel) else model.embeddings.bias
+    device, dtype = bias.device, bias.dtype
     if precision in ("int8", "screened") and device.type != "cpu":
         raise ValueError(f"{precision} is for a CPU, and the model is on {device}; use bfloat16 there")
     if precision == "screened" and dtype != torch.float32:
@@ -65,13 +72,14 @@ def is_prepared(model: DecodableModel | nn.Module) -> bool:
         >>> is_prepared(model), is_prepared(prepare(model))
         (False, True)
     """
-    return isinstance(model, Transformer) and model.prepared
+    return isinstance(model, Transformer | LanguageModel) and model.prepared
 
 
 def objections(model: DecodableModel | nn.Module) -> list[str]:
     """Why a model cannot be prepared."""
-    found = beam_decoder.objections(model)
-    if isinstance(model, Transformer):
+    speaks = isinstance(model, LanguageModel)
+    found = text_generation.objections(model) if speaks else beam_decoder.objections(model)
+    if isinstance(model, Transformer | LanguageModel):
         attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
         parts = [part for each in attentions for part in (each.query, each.key, each.value, each.output)]
         if not all(isinstance(part, nn.Linear) for part in parts):
@@ -79,17 +87,17 @@ def objections(model: DecodableModel | nn.Module) -> list[str]:
     return found
 
 
-def copy_model(model: Transformer, precision: str) -> Transformer:
+def copy_model(model: nn.Module, precision: str) -> Any:
     """Modules of its own; its weights are shared until they are swapped, unless all of them change."""
     if precision == "bfloat16":
         return deepcopy(model).bfloat16().eval()
     return deepcopy(model, {id(weight): weight for weight in model.parameters()}).eval()
 
 
-def swap_linears(model: Transformer, precision: str) -> Transformer:
+def swap_linears(model: Any, precision: str) -> Any:
     with torch.no_grad():
-        crosses = []
-        for layer in (*model.encoder, *model.decoder):
+        crosses, layers = [], model_layers(model)
+        for layer in layers:
             assert isinstance(layer, EncoderLayer | DecoderLayer)
             swap_attention(layer.attention, precision)
             swap_feed_forward(layer.feed_forward, precision)
@@ -97,16 +105,29 @@ def swap_linears(model: Transformer, precision: str) -> Transformer:
                 swap_cross_queries(layer.cross, precision)
                 crosses.append(layer.cross)
         # the source is multiplied once and read at every step: 8 bits would save little and cost most
-        fused = fuse([weights_of(part) for cross in crosses for part in (cross.key, cross.value)], "float32")
-        for n, cross in enumerate(crosses):
-            cross.key, cross.value = fused[2 * n], fused[2 * n + 1]
-        swap_output(model.embeddings, precision)
-    model.add_module("captured_steps", CapturedSteps(CUDAGraphCapture()))
+        if crosses:
+            fused = fuse([weights_of(part) for cross in crosses for part in (cross.key, cross.value)], "float32")
+            for n, cross in enumerate(crosses):
+                cross.key, cross.value = fused[2 * n], fused[2 * n + 1]
+        if isinstance(model, LanguageModel):
+            table = model.output or model.embedding
+            table.projection = output_linear(table.weight.detach(), model.bias.detach(), precision)
+            model.add_module("idle_decoders", IdleDecoders())
+        else:
+            swap_output(model.embeddings, precision)
+            model.add_module("captured_steps", CapturedSteps(CUDAGraphCapture()))
     for part in model.modules():  # torch finds a child or weight in Python code, and a step asks for hundreds
         for name, own in (*part.named_children(), *part.named_parameters(recurse=False)):
             object.__setattr__(part, name, own)
     model.prepared = True
     return model.eval()  # what was swapped in as well
+
+
+def model_layers(model: Transformer | LanguageModel) -> list[nn.Module]:
+    if isinstance(model, Transformer):
+        return [*model.encoder, *model.decoder]
+    assert isinstance(model.backbone, TransformerLM)
+    return [*model.backbone.layers]
 
 
 def swap_attention(attention: MultiHeadAttention, precision: str) -> None:
@@ -147,13 +168,15 @@ def swap_output(embeddings: TiedEmbeddings, precision: str) -> None:
     """The output's table is one of its own from here on, with the same weight."""
     table, bias = embeddings.table("output"), embeddings.bias.detach()
     table = deepcopy(table, {id(table.weight): table.weight})
-    weight = table.weight.detach()
-    if weight.is_cuda:
-        table.projection = OutputLinear(weight, bias)
-    else:
-        build = {"int8": ChunkedVocabLinear.of, "screened": ScreenedLinear}.get(precision)
-        table.projection = build_linear(weight, bias, precision) if build is None else build(weight, bias)
+    table.projection = output_linear(table.weight.detach(), bias, precision)
     embeddings.tables["output"] = table
+
+
+def output_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:
+    if weight.is_cuda:
+        return OutputLinear(weight, bias)
+    build = {"int8": ChunkedVocabLinear.of, "screened": ScreenedLinear}.get(precision)
+    return build_linear(weight, bias, precision) if build is None else build(weight, bias)
 
 
 def build_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:

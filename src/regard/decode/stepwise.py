@@ -1,16 +1,8 @@
-"""Stepwise search: greedy search and sampling, which fix each token before the next; and text generation by them.
+"""Stepwise search: greedy search and sampling, which fix each token before the next."""
 
-`generate` continues a prompt token by token, and streams it as text. No token is read twice while the KV cache holds at
-most `context` tokens. A model whose cache grows with the text (full attention) then restarts from the last half of
-them, as if they were the whole text; one whose state is bounded (recurrent, windowed, linear attention) never has to.
-"""
-
-import codecs
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,10 +10,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, LosslessTokenizer, Tokenizer, WordTokenizer
-from regard.data.tokenizers.pretrained import PretrainedTokenizer
-from regard.decode.beam import Beam, BeamSearch, objections
-from regard.decode.beam_decoder import AllowedNext, ModelBeams
+from regard.data.tokenizers.base import BOS, EOS, PAD
+from regard.decode.beam import Beam, objections
 from regard.decode.search import (
     NOT_FINITE,
     Constraints,
@@ -33,8 +23,7 @@ from regard.decode.search import (
     token_index,
 )
 from regard.decode.topk import log_probabilities, stable_topk
-from regard.models.language_model import LanguageModel
-from regard.models.seq2seq import DecodableModel, DecoderState, Reorderable, device_of, encode_sources, inference_mode
+from regard.models.seq2seq import DecodableModel, Reorderable, device_of, encode_sources, inference_mode
 from regard.models.transformer import Transformer
 
 
@@ -101,9 +90,10 @@ def mask_disallowed(
     """The log-probabilities unchanged where a token is allowed, and -∞ elsewhere."""
     if not scores.amax(-1).isfinite().all():
         raise ValueError(NOT_FINITE)
-    banned = {PAD, BOS, *constraints.banned} | ({EOS} if len(rows[0].tokens) < constraints.min_length else set())
     vocabulary, device = scores.shape[-1], scores.device
-    masked = scores.index_fill(-1, token_index(banned, vocabulary, device), -torch.inf)
+    masked = scores.index_fill(-1, token_index({PAD, BOS, *constraints.banned}, vocabulary, device), -torch.inf)
+    if short := [n for n, row in enumerate(rows) if len(row.tokens) < constraints.min_length]:
+        masked[short, EOS] = -torch.inf
     for n, row in enumerate(rows):
         if row.forced_token is not None:  # even a banned token
             only, values = token_index([row.forced_token], vocabulary, device), scores[n]
@@ -267,8 +257,12 @@ class Sampling(StepwiseSearch):
         return self.samples
 
     def choose(self, scores: Float[Tensor, "n v"], rows: Sequence[PartialHypothesis]) -> Int[Tensor, " n"]:
+        return self.draw(scores, [self.uniform_draw(row) for row in rows])
+
+    def draw(self, scores: Float[Tensor, "n v"], uniform: Sequence[float]) -> Int[Tensor, " n"]:
+        """The token of every row that a number in [0, 1) stands for."""
         probabilities, tokens = self.truncate_distribution(scores)
-        index = draw_indices(probabilities, [self.uniform_draw(row) for row in rows])
+        index = draw_indices(probabilities, uniform)
         return tokens.gather(-1, rearrange(index, "n -> n 1"))[:, 0]
 
     def truncate_distribution(self, scores: Float[Tensor, "n v"]) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
@@ -302,139 +296,3 @@ def draw_indices(probabilities: Float[Tensor, "n k"], uniform: Sequence[float]) 
     # rounding may carry the number up to the total itself, which nothing passes
     number = number.minimum(total.nextafter(torch.zeros_like(total)))
     return (reached <= rearrange(number, "n -> n 1")).sum(-1).clamp_max(probabilities.shape[-1] - 1)
-
-
-# --- text of a language model ---
-
-
-NO_EOS = -2  # no candidate's token: -1 stands for no candidate
-CONTEXT_TOKENS = 8  # that decide how the text of the next one begins
-
-
-@dataclass(frozen=True)
-class GeneratedToken:
-    """A token, and the model's own log-probability of it, before temperature and truncation; `alternatives` are the
-    most probable tokens instead of it."""
-
-    id: int
-    log_probability: float
-    alternatives: tuple[tuple[int, float], ...] = ()
-
-
-def generate(
-    model: LanguageModel,
-    prompt: Sequence[int],
-    search: StepwiseSearch,
-    *,
-    tokens: int,
-    constraints: Constraints = Constraints(),
-    context: int | None = None,
-    top: int = 0,
-) -> Iterator[GeneratedToken]:
-    """Up to `tokens` tokens after the prompt (after BOS without one), fewer if the constraints allow none.
-
-    EOS does not end the text: for a model of words it is the end of a line. With each token come the
-    `top` most probable ones.
-    """
-    if tokens < 1 or (context is not None and context < 2):
-        raise ValueError(
-            f"tokens={tokens} should be at least 1, and context={context} at least 2, or None for no limit"
-        )
-    limit = context if has_growing_cache(model) else None
-    recent = deque(prompt or [BOS], maxlen=limit)
-    state, unread, seen, row = model.start(1), list(recent), 0, PartialHypothesis(DecodingRequest(()))
-    for _ in range(tokens):
-        with inference_mode(model):  # not around the yield: the caller may need gradients
-            x, state = model.decode_hidden(torch.tensor([unread], device=model.embedding.weight.device), state)
-            logits = model.logits(x[:, -1:])[:, 0]
-            [(token, value)] = search.choose_allowed(logits, [row], constraints)
-            best, ids = stable_topk(log_probabilities(logits), top) if top else (logits[:, :0], logits[:, :0])
-        if value == -torch.inf or token in constraints.stop:
-            return
-        yield GeneratedToken(token, value, tuple(zip(ids[0].tolist(), best[0].tolist(), strict=True)))
-        row, seen = row.extend(token, value), seen + len(unread)
-        recent.append(token)
-        unread = [token]
-        if limit is not None and seen >= limit:
-            state, unread, seen = model.start(1), list(recent)[-(limit // 2) :], 0
-
-
-def continuation_search(
-    model: LanguageModel, prompt: Sequence[int], beam: Beam, tokens: int, constraints: Constraints = Constraints()
-) -> BeamSearch:
-    """Beam search for `tokens` tokens after the prompt, ready to run; as in `generate`, EOS does not end the text."""
-    return batched_continuation_search(model, [list(prompt) or [BOS]], beam, tokens, constraints)
-
-
-def batched_continuation_search(
-    model: LanguageModel,
-    prompts: Sequence[Sequence[int]],
-    beam: Beam,
-    tokens: int,
-    constraints: Constraints = Constraints(),
-) -> BeamSearch:
-    """The same after several prompts, which are as long as each other."""
-    read = torch.tensor([list(prompt) for prompt in prompts], device=model.embedding.weight.device)
-
-    def forward(tokens: Tensor, state: Any, memory: None) -> tuple[Tensor, DecoderState]:
-        x, state = model.decode_hidden(tokens, state)
-        return model.logits(x[:, -1:]), state
-
-    decoder = ModelBeams.after(read, forward, model.start(len(prompts)), None, beam.size)
-    requests = [DecodingRequest((), index=n) for n in range(len(prompts))]
-    decoder.allowed_next = AllowedNext.of(constraints, requests)
-    search = BeamSearch.begin(decoder, replace(beam, max_length=LengthLimit(0, tokens)), requests, constraints)
-    if EOS in constraints.stop:
-        return search
-    return replace(search, beams=replace(search.beams, eos=NO_EOS))
-
-
-def has_growing_cache(model: LanguageModel) -> bool:
-    """Whether the model's state grows with every token (a KV cache)."""
-    with inference_mode(model):
-        _, state = model.decode_hidden(torch.tensor([[BOS]], device=model.embedding.weight.device), model.start(1))
-    return model.memory_grows(state)
-
-
-def text_constraints(tokenizer: Tokenizer) -> Constraints:
-    """Bans ids without text: UNK, and EOS except for a model of words, where it is the end of a line, and for one from
-    elsewhere, where it is the end of the text."""
-    if isinstance(tokenizer, PretrainedTokenizer):
-        return Constraints(banned=frozenset([UNK]), stop=frozenset([EOS]))
-    return Constraints(banned=frozenset([UNK] if isinstance(tokenizer, WordTokenizer) else [UNK, EOS]))
-
-
-def stream_text(tokenizer: Tokenizer, tokens: Iterable[int], prompt: Sequence[int] = ()) -> Iterator[str]:
-    """The text of each token after the prompt. A character of several bytes comes with the last of them."""
-    if isinstance(tokenizer, LosslessTokenizer):
-        yield from stream_bytes(tokenizer, tokens, at_start=not prompt)
-        return
-    if isinstance(tokenizer, PretrainedTokenizer):
-        yield from stream_foreign(tokenizer, tokens, prompt)
-        return
-    line_start = not prompt or prompt[-1] == EOS
-    for token in tokens:
-        yield "\n" if token == EOS else f"{'' if line_start else ' '}{tokenizer.decode([token])}"
-        line_start = token == EOS
-
-
-def stream_foreign(tokenizer: PretrainedTokenizer, tokens: Iterable[int], prompt: Sequence[int]) -> Iterator[str]:
-    """What each token adds to the text of those before it, the last few of which decide on blanks and letters."""
-    ids, read, start = list(prompt), len(prompt), max(0, len(prompt) - CONTEXT_TOKENS)
-    for token in tokens:
-        ids.append(token)
-        before, text = tokenizer.text(ids[start:read]), tokenizer.text(ids[start:])
-        if text.endswith("\ufffd"):  # half of a letter
-            continue
-        yield text.removeprefix(before)
-        read, start = len(ids), max(start, len(ids) - CONTEXT_TOKENS)
-    yield tokenizer.text(ids[start:]).removeprefix(tokenizer.text(ids[start:read]))
-
-
-def stream_bytes(tokenizer: LosslessTokenizer, tokens: Iterable[int], *, at_start: bool) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for token in tokens:
-        text = decoder.decode(b"".join(tokenizer.ids_to_bytes([token])))
-        yield text.removeprefix(tokenizer.prefix) if at_start else text
-        at_start = at_start and not text
-    yield decoder.decode(b"", final=True)

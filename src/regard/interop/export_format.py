@@ -55,7 +55,7 @@ from regard.data.tokenizers.subwords import UNICODE_TO_BYTE, SubwordTokenizer
 from regard.decode.alignment import score_targets
 from regard.decode.beam import Beam
 from regard.decode.search import DecodableModel, LengthLimit
-from regard.decode.stepwise import batched_continuation_search
+from regard.decode.text_generation import batched_continuation_search
 from regard.decode.topk import log_probabilities
 from regard.decode.translation import translate_all
 from regard.interop.huggingface.families import MAX_POSITIONS

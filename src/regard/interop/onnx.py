@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regard.attention import KVCache, MultiHeadAttention, NoGate
 from regard.data.tokenizers.base import UNK
-from regard.decode.stepwise import has_growing_cache
+from regard.decode.text_generation import has_growing_cache
 from regard.interop.export_format import (
     CONTINUATION,
     ExportFormat,

@@ -1,6 +1,7 @@
 """Language models: recurrent ones and Transformers with causal attention."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic
 
@@ -9,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from regard.attention import AttentionSites, CacheCell, KVCache, Pattern, SiteName, Window
+from regard.attention import AttentionSites, CacheCell, Context, KVCache, Pattern, SiteName, Window
 from regard.attention.core import is_hooked
+from regard.attention.kv_cache import LayerCache
 from regard.attention.pattern import And, Or
 from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.rnn import CELLS, RNNLayers
@@ -103,15 +105,20 @@ class TransformerLM(LMBackbone[KVCaches]):
         return KVCaches((KVCache(),) * len(self.layers))
 
     def read(self, x, state):
-        x, cells = self.dropout(self.positions(x, state.layers[0].length)), [CacheCell(cache) for cache in state.layers]
-        for layer, cell in zip(self.layers, cells, strict=True):
-            x = layer(x, cache=cell)
+        cells = [CacheCell(cache) for cache in state.layers]
+        x = self.read_layers(self.dropout(self.positions(x, state.layers[0].length)), cells)
         first = self.layers[0]
         assert isinstance(first, EncoderLayer)
         if is_hooked(first.attention.core):  # whoever records or edits the weights counts keys from the first
-            return self.norm(x), KVCaches(tuple(cell.cache for cell in cells))
+            return x, KVCaches(tuple(cell.cache for cell in cells))
         caches = (trim_cache(cell.cache, back) for cell, back in zip(cells, self.lookbacks, strict=True))
-        return self.norm(x), KVCaches(tuple(caches))
+        return x, KVCaches(tuple(caches))
+
+    def read_layers(self, x: X, cells: Sequence[LayerCache], context: Context = Context()) -> X:
+        """The hidden states of embeddings with their positions; each layer has a KV cache of its own."""
+        for layer, cell in zip(self.layers, cells, strict=True):
+            x = layer(x, context, cell)
+        return self.norm(x)
 
     def memory_grows(self, state):
         grows = zip(state.layers, self.lookbacks, strict=True)
@@ -149,6 +156,7 @@ class LanguageModel(nn.Module):
         size: of the vocabulary.
     """
 
+    prepared: bool = False  # by `regard.decode.prepare`: for inference alone, its linear layers swapped
     attention_sites: ClassVar[AttentionSites] = {"backbone.layers.*.attention": SiteName("blocks.*", "text", "text")}
 
     def __init__(self, config: LanguageModelConfig, size: int):
@@ -183,7 +191,11 @@ class LanguageModel(nn.Module):
         """As `step`, before the logits: the hidden state that predicts each next token, as wide as the embeddings where
         these are tied."""
         x, state = self.backbone.read(self.embed(tokens), state)
-        return self.output_projection(self.output_dropout(x)), state
+        return self.project_output(x), state
+
+    def project_output(self, x: X) -> Float[Tensor, "b t width"]:
+        """From the backbone's hidden states to those that logits are computed from."""
+        return self.output_projection(self.output_dropout(x))
 
     def logits(self, x: X) -> Logits:
         return (self.output or self.embedding).logits(x, self.bias)

@@ -7,7 +7,8 @@ from regard.attention.learned_parts import field_values
 from regard.decode.beam import Beam, BeamSearch
 from regard.decode.beam_decoder import ModelBeams
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis
-from regard.decode.stepwise import PartialHypothesis, continuation_search
+from regard.decode.stepwise import PartialHypothesis
+from regard.decode.text_generation import continuation_search
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import DecodableModel, inference_mode
 

@@ -28,14 +28,8 @@ from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam
 from regard.decode.search import Constraints, DecodingRequest, LengthLimit, translate
-from regard.decode.stepwise import (
-    Greedy,
-    PartialHypothesis,
-    Sampling,
-    generate,
-    mask_disallowed,
-    text_constraints,
-)
+from regard.decode.stepwise import Greedy, PartialHypothesis, Sampling, mask_disallowed
+from regard.decode.text_generation import generate, text_constraints
 from regard.decode.topk import log_probabilities
 from regard.decode.translation import unknown_words
 from regard.models.seq2seq import inference_mode

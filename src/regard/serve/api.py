@@ -37,15 +37,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from regard.decode.beam import Beam, objections
 from regard.decode.quantize import prepare
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis, Ids
-from regard.decode.stepwise import (
-    GeneratedToken,
-    Greedy,
-    Sampling,
-    StepwiseSearch,
-    generate,
-    stream_text,
-    text_constraints,
-)
+from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch
+from regard.decode.text_generation import GeneratedToken, generate, stream_text, text_constraints
 from regard.decode.translation import EMPTY_TRANSLATION, Translation, detokenize_line, translate_all
 from regard.interop.exporter import BatchSearch, load_exported
 from regard.models.transformer import Transformer

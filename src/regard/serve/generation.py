@@ -14,7 +14,8 @@ from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS
 from regard.decode.search import Constraints, DecodingRequest
-from regard.decode.stepwise import PartialHypothesis, Sampling, mask_disallowed, text_constraints
+from regard.decode.stepwise import PartialHypothesis, Sampling, mask_disallowed
+from regard.decode.text_generation import text_constraints
 from regard.decode.topk import log_probabilities
 from regard.models.seq2seq import encode_sources, inference_mode
 from regard.see.compare import Comparison, compare, output_items

@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
 from regard.decode.beam import Beam
-from regard.decode.stepwise import GeneratedToken, Greedy, Sampling
+from regard.decode.stepwise import Greedy, Sampling
+from regard.decode.text_generation import GeneratedToken
 from regard.decode.translation import Translation
 from regard.serve.api import NO_KEY, Api, ServedModel, Text, TextPart, header_key, ok, text_parts
 from regard.serve.encoding import RequestError, encode_json

@@ -101,8 +101,8 @@ def generate_pieces(
 ) -> Iterator[str]:
     """The text after a prompt, subword by subword, without the newline that ends the last line."""
     from regard.data.tokenizers.base import UNK
-    from regard.decode.stepwise import generate as generate_tokens
-    from regard.decode.stepwise import stream_text, text_constraints
+    from regard.decode.text_generation import generate as generate_tokens
+    from regard.decode.text_generation import stream_text, text_constraints
     from regard.decode.translation import unknown_words
 
     opening, ids = generator.encode_prompt(prompt_text)

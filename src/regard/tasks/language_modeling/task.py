@@ -46,7 +46,8 @@ from regard.data.lm_blocks import (
 )
 from regard.data.tokenizers.base import BOS, EOS, UNK, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
-from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch, generate, stream_text, text_constraints
+from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch
+from regard.decode.text_generation import GeneratedToken, generate_all, stream_text, text_constraints
 from regard.models.config import RNN_KINDS, LanguageModelConfig
 from regard.models.config_base import SettingsTable
 from regard.models.language_model import LanguageModel
@@ -503,23 +504,23 @@ class TextGenerator(TextModel):
         search = (
             Greedy() if temperature == 0 else Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         )
-        return one_or_many(
-            prompts, lambda prompts: [self.continue_prompt(prompt, search, tokens) for prompt in prompts]
-        )
+        return one_or_many(prompts, lambda prompts: self.continue_prompts(prompts, search, tokens))
 
-    def continue_prompt(self, prompt: str, search: StepwiseSearch, tokens: int) -> "GenerationOutput":
-        opening, ids = self.encode_prompt(prompt)
-        found = list(
-            generate(
-                self.model,
-                opening + ids,
-                search,
-                tokens=tokens,
-                constraints=text_constraints(self.tokenizer),
-                context=max(2, self.context_length),
-            )
+    def continue_prompts(self, prompts: Sequence[str], search: StepwiseSearch, tokens: int) -> list["GenerationOutput"]:
+        """All of them together; each text is the one that its prompt alone would get."""
+        encoded = [[*opening, *ids] for opening, ids in map(self.encode_prompt, prompts)]
+        found = generate_all(
+            self.model,
+            encoded,
+            search,
+            tokens=tokens,
+            constraints=text_constraints(self.tokenizer),
+            context=max(2, self.context_length),
         )
-        text = "".join(stream_text(self.tokenizer, (token.id for token in found), opening + ids))
+        return [self.generation_output(*each) for each in zip(prompts, encoded, found, strict=True)]
+
+    def generation_output(self, prompt: str, ids: Sequence[int], found: Sequence[GeneratedToken]) -> "GenerationOutput":
+        text = "".join(stream_text(self.tokenizer, (token.id for token in found), ids))
         score = sum(token.log_probability for token in found)
         return GenerationOutput(text=prompt + text, score=score, prompt=prompt, generated=text)
 
