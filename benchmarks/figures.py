@@ -23,7 +23,7 @@ def result(name: str) -> dict:
 
 def table(chosen: tuple[str, ...] = ("",)) -> str:
     """The rows that begin with one of these texts."""
-    growth, maps, mutants = result("growth"), result("block_maps"), result("mutants")
+    growth, states, maps, mutants = (result(name) for name in ("growth", "growth-states", "block_maps", "mutants"))
     ratio, machine = growth["window_against_full"], growth["machine"]
     slopes = {kind: slope["seconds"] for kind, slope in growth["exponents"].items()}
     full = slopes.pop("full")
@@ -39,6 +39,11 @@ def table(chosen: tuple[str, ...] = ("",)) -> str:
             "time from 4k to 64k tokens grows as n to the power of",
             f"{full:.2f} full; " + ", ".join(f"{slope:.2f} {kind}" for kind, slope in slopes.items()),
             growth["command"],
+        ),
+        (
+            "CPU time of states from 4k to 64k tokens, forwards and backwards, grows as n to the power of",
+            ", ".join(f"{slope['cpu_seconds']:.2f} {kind}" for kind, slope in states["exponents"].items()),
+            states["command"],
         ),
         (
             f"block maps of {len(million)} patterns at 1,048,576 tokens",

@@ -1,4 +1,10 @@
-"""Growth with length: time and peak memory of attention, forward and backward pass, on the CPU."""
+"""Growth with length: time and peak memory of attention, forward and backward pass, on the CPU.
+
+    python benchmarks/growth.py              every kind, from 1,024 tokens on
+    python benchmarks/growth.py --states     states of fixed size alone, from 4,096 tokens on
+
+`seconds` is by the clock; `cpu_seconds` is what all threads of the process took, which holds where others work as well.
+"""
 
 import argparse
 import statistics
@@ -21,7 +27,8 @@ PATTERNS = {
     "bigbird": "Block(64, Window(2) | Global(1) | Random(3, seed=0))",
 }
 GATED = {"mamba-2": (), "gated delta rule": (), "gla": (HEAD,)}  # and the axes of their decays besides (b, h, n)
-KINDS = [*PATTERNS, "linformer", "linear", "causal linear", *GATED]
+STATES = ["causal linear", *GATED]
+KINDS = [*PATTERNS, "linformer", "linear", *STATES]
 FIT_FROM = 4096
 
 
@@ -51,10 +58,11 @@ def job(kind: str, n: int):
     return run, explain(recipe, q, None if mix is None else mix(k, v)[0]).backend
 
 
-def timed(run) -> float:
-    began = time.perf_counter()
+def timed(run) -> tuple[float, float]:
+    """By the clock, and of the processor."""
+    began, used = time.perf_counter(), time.process_time()
     run()
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - used
 
 
 def measure(kind: str, n: int) -> dict:
@@ -64,14 +72,15 @@ def measure(kind: str, n: int) -> dict:
     forget_peak()
     before = peak_mib()
     run, backend = job(kind, n)
-    first = timed(run)
+    first, used = timed(run)
     repeats = 0 if first > 20 else 1 if first > 5 else 3 if first > 1 else 7
-    times = [timed(run) for _ in range(repeats)] or [first]
+    times, cpu = zip(*([timed(run) for _ in range(repeats)] or [(first, used)]), strict=True)
     return {
         "kind": kind,
         "tokens": n,
         "backend": backend,
         "seconds": statistics.median(times),
+        "cpu_seconds": statistics.median(cpu),
         "mib": peak_mib() - before,
     }
 
@@ -84,7 +93,7 @@ def side_by_side(n: int) -> dict:
     times = {kind: [] for kind in runs}
     for _ in range(3):
         for kind, run in runs.items():
-            times[kind].append(timed(run))
+            times[kind].append(timed(run)[0])
     medians = {kind: statistics.median(values) for kind, values in times.items()}
     return {"tokens": n, **medians, "ratio": medians["full"] / medians["window"]}
 
@@ -117,24 +126,30 @@ def lengths(rows: list[dict]) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="example: python benchmarks/growth.py --longest 16384")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--longest", type=int, default=65536, help="the longest text, in tokens (default: %(default)s)")
-    longest = parser.parse_args().longest
-    tokens = [2**power for power in range(10, longest.bit_length())]
-    jobs = [(kind, n) for n in tokens for kind in KINDS]
+    parser.add_argument("--states", action="store_true", help="causal linear attention and gated states alone")
+    options = parser.parse_args()
+    longest, kinds, shortest = options.longest, STATES if options.states else KINDS, 12 if options.states else 10
+    tokens = [2**power for power in range(shortest, longest.bit_length())]
+    jobs = [(kind, n) for n in tokens for kind in kinds]
     rows = [alone(measure, kind, n) for kind, n in track(jobs, description="growing")]
-    together = alone(side_by_side, min(16384, longest))
-    exponents = {kind: {what: exponent(rows, kind, what) for what in ("seconds", "mib")} for kind in KINDS}
-    table = Table("", *(f"{n // 1024}k" for n in tokens), "time ~ n^", "memory ~ n^", "backend")
-    for kind in KINDS:
+    measured = "seconds", "cpu_seconds", "mib"
+    exponents = {kind: {what: exponent(rows, kind, what) for what in measured} for kind in kinds}
+    table = Table("", *(f"{n // 1024}k" for n in tokens), "time ~ n^", "CPU time ~ n^", "memory ~ n^", "backend")
+    for kind in kinds:
         mine = [row for row in rows if row["kind"] == kind]
         cells = [f"{row['seconds']:.3f} s\n{row['mib']:.0f} MiB" for row in mine]
-        slopes = (f"{exponents[kind][what]:.2f}" for what in ("seconds", "mib"))
-        table.add_row(kind, *cells, *slopes, mine[-1]["backend"])
+        table.add_row(kind, *cells, *(f"{exponents[kind][what]:.2f}" for what in measured), mine[-1]["backend"])
     Console(width=150).print(table)
+    sizes = {"heads": HEADS, "head": HEAD, "fitted from": FIT_FROM}
+    if options.states:
+        print(write("growth-states", "python benchmarks/growth.py --states", rows, sizes=sizes, exponents=exponents))
+        return
+    together = alone(side_by_side, min(16384, longest))
     print("Window(512) is {ratio:.1f} times faster than full attention at {tokens:,} tokens".format(**together))
     plot(rows, RESULTS / "growth.png")
-    sizes = {"heads": HEADS, "head": HEAD, "linformer rank": RANK, "fitted from": FIT_FROM}
+    sizes |= {"linformer rank": RANK}
     command = "python benchmarks/growth.py"
     print(write("growth", command, rows, sizes=sizes, exponents=exponents, window_against_full=together))
 

@@ -11,6 +11,7 @@ from regard.attention.batch_patterns import Documents, Edges, PackedSequences, P
 from regard.attention.catalogue import get_recipe
 from regard.attention.dependency_tree import DependencyTree
 from regard.attention.latent import Linformer
+from regard.attention.layer_options import LayerOptions
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
@@ -110,6 +111,7 @@ def test_backends_that_do_not_exist_or_object():
         (lambda: MultiHeadAttention(10, heads=3), "3 heads do not divide a model of width 10"),
         (lambda: MultiHeadAttention(12, heads=4, groups=3), "4 heads cannot share 3 groups"),
         (lambda: MultiHeadAttention(12, heads=0), "0 heads"),
+        (lambda: LayerOptions(backend="flash"), "no backend is called 'flash'; there are"),
         (lambda: MultiHeadAttention(12, heads=4, dropout=1.5), "not 1.5"),
         (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(5, 8)), "x and memory must be"),
         (lambda: MultiHeadAttention(8, heads=2)(torch.zeros(1, 5, 8), torch.zeros(5, 8)), "memory must be"),

@@ -50,11 +50,13 @@ from regard.models.encoder import Encoder, SequenceClassifier, TokenClassifier
 from regard.models.graph import GraphConfig, GraphNetwork, Neighbours, edge_weights, undirected_edges
 from regard.models.language_model import LanguageModel
 from regard.models.vision import ChannelCNN, ConvolutionBlock, VisionConfig, VQAConfig, VQAModel, build_vision_model
-from regard.see import trace_module
+from regard.see import trace_model, trace_module
 from regard.see.edits import Edits, GateOff, Mask, Temperature
 from regard.see.sites import AttentionRecorder, AttentionSite, GateSite, apply_edits, trace_layer
+from regard.tasks.sequence_classification.task import ClassificationData, ClassificationSettings, TextClassifier
 from tests.models.small_models import LADDER, SOURCE, TARGET, WITH_ATTENTION, sentences
 from tests.narrowing import assert_is_instance
+from tests.see.untrained_models import CAT, WORDS
 
 READER = EncoderConfig(kind="transformer", layers=2, model=12, heads=3, hidden=17, dropout=0.1)
 
@@ -459,6 +461,32 @@ def test_linformer_tells_what_each_token_weighs():
     assert site.check(1).holds
     values = layer.value(x).view(1, 7, 3, 4)[0, :, 1]
     assert_close(site.token_weights(1) @ values, site.output[0, 1], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("form", "sites", "axis"),
+    [
+        ("InducingPoints(2)", ["encoder.0.points", "encoder.0"], "points"),
+        ("Linformer(max_length=32, rank=4)", ["encoder.0"], "mixtures"),
+        (
+            "NativeSparse(block=2, k=2, window=2)",
+            [f"encoder.0.{one}" for one in ("compressed", "chosen", "window")],
+            "blocks",
+        ),
+    ],
+)
+def test_what_is_attended_to_in_place_of_tokens_has_numbers(form, sites, axis):
+    """The axes that the page shows: every attention of a text classifier, with a label for each query and key."""
+    settings = ClassificationSettings(
+        data=ClassificationData(sentences=97), text=WORDS, model=replace(READER, layers=1, attention_form=form)
+    )
+    trace = trace_model(TextClassifier.from_examples(settings.data.read("train").examples, settings), CAT)
+    assert [name for name in trace.attention_names if name.startswith("encoder")] == sites
+    assert trace.axes[axis].labels[:2] == (f"{axis} 0", f"{axis} 1")
+    for name in sites:
+        site = trace.site(name)
+        assert site.check().holds
+        assert tuple(len(one.labels) for one in trace.axes_of(name)) == site.shape
 
 
 def test_half_precision_is_seen_in_single_and_double_on_request():
