@@ -7,6 +7,7 @@ graph holds them all, in their order and with their addresses.
 import gc
 from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -29,11 +30,11 @@ class CUDAGraphCapture:
 
     def __init__(self, option: str = "", remedy: str = "run it kernel by kernel"):
         self.option, self.remedy = option, remedy
-        self.pool: Any = None
+        self.pool, self.graphs = None, WeakSet[torch.cuda.CUDAGraph]()
 
     def __call__(self, work: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], object], Tensor]:
-        if self.pool is None:
-            self.pool = torch.cuda.graph_pool_handle()
+        if not self.graphs:  # a pool is gone with the last graph of it
+            self.pool: Any = torch.cuda.graph_pool_handle()
             gc.collect()  # garbage of earlier steps belongs to another stream
         aside = torch.cuda.Stream(device)
         aside.wait_stream(torch.cuda.current_stream(device))
@@ -58,4 +59,5 @@ class CUDAGraphCapture:
                 f"{self.option}this model cannot be captured as a CUDA graph, for it synchronises with the GPU "
                 f"or has a new shape every time ({str(first).splitlines()[0]}); {self.remedy}"
             ) from error
+        self.graphs.add(graph)
         return graph.replay, result
