@@ -11,6 +11,7 @@ import sys
 from email.message import Message
 from http.client import IncompleteRead
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import HTTPError, URLError
 
 import pytest
@@ -29,6 +30,7 @@ from regard.data.corpora import (
     missing_downloads,
     open_https,
     parse_files,
+    parse_sources,
     read_corpus_pairs,
     sha256_digest,
 )
@@ -385,3 +387,70 @@ def test_where_the_files_are_not_public_the_archives_are(tmp_path):
     (tmp_path / "europarl").mkdir()
     (tmp_path / "europarl/fr-en.tgz").write_bytes(b"")
     assert [path.name for _, path in missing_downloads(find_corpus("europarl"), tmp_path)] == ["de-en.tgz"]
+
+
+# --- sources that other packages offer ---
+
+
+def test_words_of_a_command_line_name_sources(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.en", "a.fr"):
+        Path(name).write_text("x\n")
+    Path("a.tsv.gz").write_bytes(gzip.compress(b"x\ty\n"))
+    found = parse_sources(["a.en", "a.fr", "a.tsv.gz@en-de"], ("en", "fr"))
+    assert [source.name for source in found] == ["a.en-fr", "a.en-de"]
+    assert [source.languages for source in found] == [("en", "fr"), ("en", "de")]
+    assert [source.name for source in parse_sources(["a.tsv.gz", "a.tsv.gz"], ("en", "fr"))] == ["a", "a-2"]
+    assert list(found[1].read(str)) == [SentencePair("x", "y")]
+
+
+@pytest.mark.parametrize("word", ["hf:some/books:en-fr", "mtdata:Statmt-europarl-10-eng-fra"])
+def test_a_missing_package_is_named_with_the_remedy(word, monkeypatch):
+    monkeypatch.setattr("regard.data.corpora.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=rf"{word} needs the package \w+; pip install 'regard\[sources\]'"):
+        parse_sources([word], ("en", "fr"))
+
+
+def test_rows_of_a_data_set_are_pairs_in_either_form(monkeypatch):
+    rows = [{"id": 1, "translation": {"en": "the\ncat", "fr": "le chat"}}, {"en": "", "fr": "rien"}]
+    asked = []
+
+    def load_dataset(*words, **options):
+        asked.append((words, options))
+        return rows
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr("regard.data.corpora.find_spec", lambda name: name)
+    (source,) = parse_sources(["hf:some/books:en-fr"], ("fr", "en"), split="valid")
+    empty = []
+    assert list(source.read(empty.append)) == [SentencePair("le chat", "the cat")]
+    assert empty == ["hf:some/books:en-fr:2: the target is empty"]
+    assert asked == [(("some/books", "en-fr"), {"split": "validation", "streaming": True})]
+    assert source.name == "books-en-fr"
+    with pytest.raises(ValueError, match="row 1 has no text 'de', only 'en', 'fr'"):
+        list(parse_sources(["hf:some/books:en-fr"], ("de", "en"))[0].read(str))
+
+
+def test_mtdata_downloads_what_is_not_there(monkeypatch, tmp_path):
+    codes = SimpleNamespace(bcp47={"en": "eng", "fr": "fra", "de": "deu"}.__getitem__)
+    for name, module in {"mtdata": None, "mtdata.iso": None, "mtdata.iso.bcp47": codes}.items():
+        monkeypatch.setitem(sys.modules, name, module or SimpleNamespace())
+    monkeypatch.setattr("regard.data.corpora.find_spec", lambda name: name)
+    runs = []
+
+    def fetch(command, *, check):
+        runs.append(command[1:])
+        (tmp_path / "mtdata" / "train-parts").mkdir(parents=True)
+        for side, text in (("eng", "the cat"), ("fra", "le chat")):
+            (tmp_path / "mtdata" / "train-parts" / f"Some-books-1-eng-fra.{side}").write_text(f"{text}\n")
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("subprocess.run", fetch)
+    for languages, pair in ((("fr", "en"), ("le chat", "the cat")), (("en", "fr"), ("the cat", "le chat"))):
+        (source,) = parse_sources(["mtdata:Some-books-1-eng-fra"], languages, folder=tmp_path)
+        assert list(source.read(str)) == [SentencePair(*pair)]
+    assert runs == [
+        ["-m", "mtdata", "get", "--langs", "eng-fra", "--train", "Some-books-1-eng-fra", "--out", f"{tmp_path}/mtdata"]
+    ]
+    with pytest.raises(ValueError, match="is eng-fra, not eng-deu"):
+        parse_sources(["mtdata:Some-books-1-eng-fra"], ("en", "de"), folder=tmp_path)

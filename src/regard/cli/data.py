@@ -32,7 +32,7 @@ PairsPath = Annotated[Path, typer.Argument(help=PAIRS_HELP)]
 
 SOURCES_HELP = (
     "Known corpora, .tsv and .jsonl files, and pairs of text files, in any number; each with @ and its languages if "
-    "they differ, as in europarl@en-de."
+    "they differ, as in europarl@en-de. hf:NAME:CONFIG is a data set of Hugging Face, mtdata:ID one that mtdata knows."
 )
 SourceOption = Annotated[str, typer.Option("--from", "--source", help="The language of the first side.")]
 TargetOption = Annotated[str, typer.Option("--to", "--target", help="The language of the second side.")]
@@ -420,6 +420,8 @@ def prepare(
     Example: `regard data prepare europarl@en-fr europarl@en-de --data corpora --out both` (see regard translate --to)
 
     Example: `regard data prepare more.tsv --vocabulary prepared --out more` (the same vocabularies)
+
+    Example: `regard data prepare hf:Helsinki-NLP/opus_books:en-fr mtdata:Statmt-europarl-10-eng-fra --out prepared`
     """
     import os
 

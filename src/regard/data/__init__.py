@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         BatchSource,
         InMemoryBatches,
         LongPolicy,
+        MixtureSampler,
         ShuffleBuffer,
         StreamingBatches,
         TokenBatchSampler,
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         pad_rows,
         pair_lengths,
     )
+    from regard.data.cleaning import CleaningReport, CleaningRules, LanguageIdentifier, clean_pairs
     from regard.data.corpora import CORPORA, corpus_path, read_corpus_pairs
     from regard.data.files import iter_lines, read_lines
     from regard.data.labelled import (
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         read_pairs,
         write_pairs,
     )
+    from regard.data.token_files import CorpusMixture, TokenCorpus
     from regard.data.tokenizers.base import (
         BOS,
         EOS,
@@ -73,13 +76,18 @@ __all__ = [
     "BlockOrder",
     "ByteTokenizer",
     "CharTokenizer",
+    "CleaningReport",
+    "CleaningRules",
+    "CorpusMixture",
     "CorpusSize",
     "InMemoryBatches",
     "LMBlock",
     "LMBlocks",
     "LabelledText",
     "Labels",
+    "LanguageIdentifier",
     "LongPolicy",
+    "MixtureSampler",
     "SentencePair",
     "ShuffleBuffer",
     "StreamingBatches",
@@ -87,10 +95,12 @@ __all__ = [
     "TaggedSentence",
     "TextNormalizer",
     "TokenBatchSampler",
+    "TokenCorpus",
     "Tokenizer",
     "WordPieces",
     "WordTokenizer",
     "bits_per_byte",
+    "clean_pairs",
     "collate",
     "corpus_path",
     "count_pairs",
@@ -121,6 +131,7 @@ NAMES = {
         "BatchSource",
         "InMemoryBatches",
         "LongPolicy",
+        "MixtureSampler",
         "ShuffleBuffer",
         "StreamingBatches",
         "TokenBatchSampler",
@@ -128,6 +139,7 @@ NAMES = {
         "pad_rows",
         "pair_lengths",
     ),
+    "cleaning": ("CleaningReport", "CleaningRules", "LanguageIdentifier", "clean_pairs"),
     "corpora": ("CORPORA", "corpus_path", "read_corpus_pairs"),
     "files": ("iter_lines", "read_lines"),
     "labelled": (
@@ -161,6 +173,7 @@ NAMES = {
         "read_pairs",
         "write_pairs",
     ),
+    "token_files": ("CorpusMixture", "TokenCorpus"),
     "tokenizers.base": (
         "BOS",
         "EOS",

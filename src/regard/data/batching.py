@@ -355,11 +355,15 @@ class MixtureSampler:
     epoch with those that were seen least. What a batch holds is a function of (seed, epoch, index) and nothing else.
 
     Examples:
-        >>> corpora = prepared_corpora("prepared")
-        >>> batches = MixtureSampler(corpora, tokens=64, seed=0)
-        >>> rows = [row for index in range(len(batches)) for row in batches.batch_rows(0, index)]
-        >>> sorted(rows) == list(range(len(corpora)))
-        True
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> from regard.data.token_files import write_corpus, write_shard
+        >>> folder = Path("prepared/three")
+        >>> shard = write_shard(folder / "00000.tokens", np.full((5, 2), 3), np.arange(4, 34), id_bytes=2)
+        >>> write_corpus(folder, [shard], {"source": "en", "target": "fr", "vocabulary": "mine", "text": {}})
+        >>> batches = MixtureSampler(CorpusMixture.open([str(folder)]), tokens=10, seed=0)
+        >>> sorted(len(batches.batch_rows(epoch=0, index=index)) for index in range(len(batches)))
+        [1, 2, 2]
     """
 
     mixture: CorpusMixture

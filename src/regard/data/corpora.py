@@ -7,16 +7,21 @@ check_corpus(find_corpus("multi30k"), Path("corpora"))                compares i
 
 import hashlib
 import lzma
+import re
+import subprocess
+import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from http.client import HTTPException
+from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.request import (
     HTTPDefaultErrorHandler,
@@ -30,7 +35,7 @@ from urllib.request import (
 )
 
 from regard.data.files import COMPRESSED, file_format, open_atomic, open_decompressed, read_lines, require_file
-from regard.data.parallel import SentencePair, raise_on_empty, read_pairs
+from regard.data.parallel import SentencePair, raise_on_empty, read_pairs, skip_empty
 
 
 @dataclass(frozen=True)
@@ -634,6 +639,9 @@ def _read_chunk(response: HttpResponse, url: str) -> bytes:
 # --- sources of pairs, by the words of a command line ---
 
 
+DATASETS, MTDATA = "hf:", "mtdata:"
+
+
 @dataclass(frozen=True, eq=False)
 class PairSource:
     """Where sentence pairs come from.
@@ -654,7 +662,8 @@ class PairSource:
 def parse_sources(
     words: Sequence[str], languages: tuple[str, str], split: str = "train", folder: Path | None = None
 ) -> list[PairSource]:
-    """Known corpora, tables, and text files, of which two that follow each other are the two sides of one corpus.
+    """Known corpora, tables, text files, of which two that follow each other are the two sides, and what others offer:
+    hf:NAME or hf:NAME:CONFIG by Hugging Face's `datasets`, mtdata:ID by mtdata.
 
     A word may end in @ and its languages: europarl@en-de. Those without have `languages`.
 
@@ -668,7 +677,11 @@ def parse_sources(
         word, pair = split_languages(rest.pop(0), languages)
         if pair[0] == pair[1]:
             raise ValueError(f"{word}: both sides are in {pair[0]!r}; name the two, as in {word}@en-fr")
-        if word in CORPORA and not Path(word).exists():
+        if word.startswith(DATASETS):
+            found.append(huggingface_source(word.removeprefix(DATASETS), pair, split))
+        elif word.startswith(MTDATA):
+            found.append(mtdata_source(word.removeprefix(MTDATA), pair, folder))
+        elif word in CORPORA and not Path(word).exists():
             found.append(known_source(word, pair, split, folder))
         else:
             paths = [word]
@@ -723,6 +736,61 @@ def file_source(paths: Sequence[str], languages: tuple[str, str]) -> PairSource:
         lambda on_empty: read_pairs(files, fields=languages, on_empty=on_empty),
         tuple(map(file_identity, files)),
     )
+
+
+def huggingface_source(word: str, languages: tuple[str, str], split: str) -> PairSource:
+    """A data set of Hugging Face's hub, or a folder of its files: NAME, or NAME:CONFIG.
+
+    Its rows have a column `translation` with a text of each language, or a column of each.
+    """
+    name, _, config = (word, "", "") if Path(word).exists() else word.partition(":")
+    if find_spec("datasets") is None:
+        raise ValueError(f"hf:{word} needs the package datasets; pip install 'regard[sources]'")
+    wanted = {"valid": "validation"}.get(split, split)
+
+    def read(on_empty: Callable[[str], object]) -> Iterator[SentencePair]:
+        try:
+            rows = import_module("datasets").load_dataset(name, config or None, split=wanted, streaming=True)
+        except Exception as error:  # of whatever lies below: the hub, the network, a file
+            reason = " ".join(str(error).split())
+            raise ValueError(f"hf:{word}: cannot be loaded ({reason[:200]}); check the name and the split") from None
+        return skip_empty(located_rows(rows, f"hf:{word}", languages), on_empty)
+
+    return PairSource(re.sub(r"\W+", "-", Path(word).name), languages, read, (name, config, wanted))
+
+
+def located_rows(
+    rows: Iterable[Mapping[str, Any]], where: str, languages: tuple[str, str]
+) -> Iterator[tuple[str, SentencePair]]:
+    for number, row in enumerate(rows, 1):
+        texts = row.get("translation", row)
+        if missing := [language for language in languages if not isinstance(texts.get(language), str)]:
+            raise ValueError(f"{where}: row {number} has no text {missing[0]!r}, only {', '.join(map(repr, texts))}")
+        yield f"{where}:{number}", SentencePair(*(" ".join(texts[language].split()) for language in languages))
+
+
+def mtdata_source(word: str, languages: tuple[str, str], folder: Path | None) -> PairSource:
+    """A corpus by its mtdata id, such as Statmt-europarl-10-deu-eng, which mtdata downloads into folder/mtdata."""
+    if find_spec("mtdata") is None:
+        raise ValueError(f"mtdata:{word} needs the package mtdata; pip install 'regard[sources]'")
+    codes, sides = import_module("mtdata.iso.bcp47"), tuple(word.split("-")[-2:])
+    asked = tuple(str(codes.bcp47(language)) for language in languages)
+    if asked not in (sides, sides[::-1]):
+        raise ValueError(
+            f"mtdata:{word} is {'-'.join(sides)}, not {'-'.join(asked)}; write mtdata:{word}@SOURCE-TARGET"
+        )
+    out = (folder or Path()) / "mtdata"
+    paths = [out / "train-parts" / f"{word}.{side}" for side in asked]
+    if not all(path.is_file() for path in paths):
+        run_mtdata("get", "--langs", "-".join(sides), "--train", word, "--out", str(out))
+    identity = tuple(file_identity(require_file(path)) for path in paths)
+    return PairSource(word, languages, lambda on_empty: read_pairs(paths, on_empty=on_empty), identity)
+
+
+def run_mtdata(*words: str) -> None:
+    """In a process of its own: it reads pickled files of its own."""
+    if subprocess.run([sys.executable, "-m", "mtdata", *words], check=False).returncode:
+        raise ValueError(f"mtdata {' '.join(words)} failed; see above, and mtdata list for the ids")
 
 
 def file_identity(path: Path) -> str:

@@ -78,11 +78,11 @@ def read_pairs(
     files = [require_file(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     match [file_format(path) for path in files]:
         case [_, _]:
-            return _skip_empty(_two_files(*files), on_empty)
+            return skip_empty(_two_files(*files), on_empty)
         case [".tsv"]:
-            return _skip_empty(_tsv(files[0]), on_empty)
+            return skip_empty(_tsv(files[0]), on_empty)
         case [".jsonl"]:
-            return _skip_empty(_jsonl(files[0], fields), on_empty)
+            return skip_empty(_jsonl(files[0], fields), on_empty)
         case [ending]:
             raise ValueError(f"{files[0]}: one file of pairs ends in .tsv or .jsonl, not {ending!r}; or give two files")
     raise ValueError(f"pairs come from one file or from two, not from {len(files)}")
@@ -115,7 +115,7 @@ def iter_sides(pairs: Iterable[SentencePair]) -> Iterator[str]:
 LocatedPair = tuple[str, SentencePair]  # file:line, and the pair
 
 
-def _skip_empty(located: Iterator[LocatedPair], on_empty: Callable[[str], object]) -> Iterator[SentencePair]:
+def skip_empty(located: Iterator[LocatedPair], on_empty: Callable[[str], object]) -> Iterator[SentencePair]:
     for where, pair in located:
         if pair.source.strip() and pair.target.strip():
             yield pair

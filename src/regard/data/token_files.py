@@ -236,7 +236,18 @@ class TokenShard(Sequence[Example]):
 
 @dataclass(frozen=True, eq=False)
 class TokenCorpus(Sequence[Example]):
-    """A prepared corpus: pairs of ids by their number, read from the disk when they are asked for."""
+    """A prepared corpus: pairs of ids by their number, read from the disk when they are asked for.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> from regard.data.token_files import write_corpus, write_shard
+        >>> folder = Path("prepared/one")
+        >>> shard = write_shard(folder / "00000.tokens", np.array([[2, 1], [1, 1]]), np.arange(5, 10), id_bytes=2)
+        >>> write_corpus(folder, [shard], {"source": "en", "target": "fr", "vocabulary": "mine", "text": {}})
+        >>> list(TokenCorpus.open(folder))  # the shortest first
+        [([8], [9]), ([5, 6], [7])]
+    """
 
     folder: Path
     description: Mapping[str, Any] = field(repr=False)
@@ -320,6 +331,17 @@ class CorpusMixture(Sequence[Example]):
 
     Args:
         weights: how many pairs of each corpus are seen, in proportion; None, each pair once in an epoch.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> from regard.data.token_files import write_corpus, write_shard
+        >>> folder = Path("prepared/two")
+        >>> shard = write_shard(folder / "00000.tokens", np.array([[2, 1], [1, 1]]), np.arange(5, 10), id_bytes=2)
+        >>> write_corpus(folder, [shard], {"source": "en", "target": "fr", "vocabulary": "mine", "text": {}})
+        >>> mixture = CorpusMixture.open(["prepared/two:3"])
+        >>> len(mixture), mixture.weights
+        (2, (3.0,))
     """
 
     corpora: tuple[TokenCorpus, ...]
