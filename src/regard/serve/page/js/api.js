@@ -173,3 +173,7 @@ function listen(path, acts) {
 export const generate = (values, acts) => listen(`generate${query(values)}`, acts);
 // {progress, result, problem}: what a method finds of a prediction
 export const explain = (id, values, acts) => listen(`${traces(id)}/explain${query(values)}`, acts);
+// the sentences of a file, or held-out ones; their statistics: {progress, result, problem}; the states most alike
+export const corpus = (body) => post("corpora", body);
+export const corpusStatistics = (id, acts) => listen(`corpora/${part(id)}/statistics`, acts);
+export const neighbours = (id, layer, state) => remembered(`corpora/${part(id)}/neighbours${query({ layer, state })}`, json);

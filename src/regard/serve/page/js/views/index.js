@@ -133,6 +133,17 @@ export const VIEWS = [
     tells: "A box is a hypothesis that beam search kept, a column is a step. Click one to read its log-probability in nats.",
   },
   {
+    name: "corpus",
+    label: "Corpus",
+    key: "k",
+    group: "Compare",
+    load: () => import("./corpus.js"),
+    fits: (trace) => seen(trace) && Object.values(trace.words ?? {}).some((words) => words.length > 0),
+    needs: "A corpus is of sentences; choose a model that reads text.",
+    tells: "A line is one head, a column its mean over many sentences. Click a head for its strongest weights, a weight to open its sentence.",
+    plain: true,
+  },
+  {
     name: "comparison",
     label: "Compare",
     key: "c",
