@@ -49,6 +49,7 @@ VIEWS: dict[str, dict[str, Any]] = {
     "overlay": {"model": "answers", "text": "example 2", "question": QUESTION, "site": "look.1.cross", "query": 4},
     "gates": {"model": "gated", "text": "example 2"},
     "whatif": CROSS | {"site": "decoder.1.cross", "edits": OFF},
+    "corpus": CROSS | {"corpus": {"count": 1000}},
     "comparison": CROSS | {"other": {"model": "bahdanau"}},
     "training": CROSS,
     "positions": {"positions": {"kind": "sinusoidal", "length": 64, "width": 64}},

@@ -20,6 +20,7 @@ from regard.see.corpus import (
     read_corpus,
     serialize_neighbours,
     serialize_statistics,
+    tag_sentences,
 )
 from regard.see.methods import find_blocks
 from regard.see.sites import AttentionSite
@@ -276,6 +277,15 @@ def test_files_of_every_kind_are_read(tmp_path):
     assert read_corpus(model, tmp_path / "a.conllu") == [CorpusSentence("the cat", tags=("DET", "NOUN"))]
     (tmp_path / "b.tsv").write_text("a fine film\tgood\n")
     assert read_corpus(model_of("classifier"), tmp_path / "b.tsv") == [CorpusSentence("a fine film", label="good")]
+
+
+def test_a_tagger_tags_the_sentences_that_have_no_tags():
+    known = CorpusSentence("a dog", tags=("DET", "NOUN"))
+    first, second = tag_sentences(["the cat sleeps", known], model_of("tagger"))
+    (wanted,) = [trace_model(model_of("tagger"), "the cat sleeps").output_text]
+    assert " ".join(f"{word}/{tag}" for word, tag in zip(first.text.split(), first.tags, strict=True)) == wanted
+    assert second == known
+    assert corpus_statistics(model_of("translator"), [first]).head("encoder.0", 0).tag_pairs
 
 
 @pytest.mark.parametrize(

@@ -195,9 +195,9 @@ def assert_exported(kind: str, content: bytes, weights: np.ndarray, site: str) -
 TEXT = ["overview", "matrix", "lines", "alignment", "pair"]
 GENERATED, EDITED = ["generation", "beam"], ["whatif", "comparison"]
 VIEWS = {
-    "BERT": [*TEXT, *EDITED],
-    "gpt-oss": [*TEXT, *GENERATED, *EDITED],
-    "T5": [*TEXT, *GENERATED, *EDITED],
+    "BERT": [*TEXT, *EDITED, "corpus"],
+    "gpt-oss": [*TEXT, *GENERATED, *EDITED, "corpus"],
+    "T5": [*TEXT, *GENERATED, *EDITED, "corpus"],
     "ViT": ["overview", "matrix", "lines", "pair", "overlay", *EDITED],
     "Whisper": [*TEXT, *GENERATED, *EDITED],
 }
@@ -241,7 +241,7 @@ def test_the_page_of_a_trace_in_a_file(shared_page, store, folders, tmp_path, na
     viewer = BrowserPage(shared_page, "")
     shared_page.goto(path.as_uri())
     wait_painted(viewer, "overview")
-    for view in [one for one in VIEWS[name] if one not in EDITED]:
+    for view in [one for one in VIEWS[name] if one not in (*EDITED, "corpus")]:
         open_tab(shared_page, view)
         wait_painted(viewer, view)
     viewer.stop()

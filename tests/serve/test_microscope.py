@@ -612,6 +612,7 @@ VIEWS = {
         "generation",
         "beam",
         "whatif",
+        "corpus",
         "comparison",
     ],
     "kept": ["training"],

@@ -117,6 +117,7 @@ def look(
     corpus: Annotated[
         str | None, typer.Option(help="Statistics over the sentences of this file, or held-out ones.")
     ] = None,
+    tagger: Annotated[Path | None, typer.Option(help="A run that tags words, for --corpus without tags.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Draw the output at this temperature.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k most probable tokens.")] = None,
     top_p: Annotated[
@@ -173,7 +174,7 @@ def look(
     if corpus is not None:
         if text is not None or method is not None or all_heads or head or word:
             raise ValueError("--corpus counts the sentences of a file, all heads; leave out the text and --head")
-        look_at_corpus(model, corpus, save, opens, load)
+        look_at_corpus(model, corpus, tagger, save, load, opens=opens)
         return
     if text is None and not opens:
         description = task_of_run(model).inputs.description
@@ -237,10 +238,12 @@ MAX_SHOWN_ERRORS = 10
 HELD_OUT = "held-out"
 
 
-def look_at_corpus(model: Path, corpus: str, save: Path | None, opens: bool, load: LoadOptions) -> None:  # noqa: FBT001
+def look_at_corpus(
+    model: Path, corpus: str, tagger: Path | None, save: Path | None, load: LoadOptions, *, opens: bool
+) -> None:
     """Every head over many sentences: a line each; then the errors, and the page, where a click loads a sentence."""
     from regard.data.files import open_atomic
-    from regard.see.corpus import held_out_sentences, read_corpus, serialize_statistics
+    from regard.see.corpus import held_out_sentences, read_corpus, serialize_statistics, tag_sentences
     from regard.serve.encoding import encode_json
     from regard.serve.trace_cache import CorpusEntry, CorpusStore
 
@@ -248,6 +251,7 @@ def look_at_corpus(model: Path, corpus: str, save: Path | None, opens: bool, loa
         raise ValueError(f"{save}: the statistics of a corpus are written as .json")
     task_model = load.load(task_of_run(model).task_model, model)
     sentences = held_out_sentences(task_model) if corpus == HELD_OUT else read_corpus(task_model, corpus)
+    sentences = sentences if tagger is None else tag_sentences(sentences, tagger)
     entry = CorpusEntry(model.resolve().name, None, sentences, Path(corpus).name)
     found = entry.statistics(task_model, with_progress)
     typer.echo(corpus_report(found))

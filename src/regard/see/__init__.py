@@ -13,6 +13,7 @@ from regard.see.corpus import (
     corpus_statistics,
     held_out_sentences,
     read_corpus,
+    tag_sentences,
 )
 from regard.see.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
 from regard.see.methods import (
@@ -153,6 +154,7 @@ __all__ = [
     "stack",
     "strip",
     "surprisal_view",
+    "tag_sentences",
     "tag_view",
     "trace_layer",
     "trace_model",

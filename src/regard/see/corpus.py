@@ -170,6 +170,25 @@ def held_out_sentences(model: PretrainedModel | Path | str, count: int = 1000) -
     ]
 
 
+def tag_sentences(sentences: Iterable[Any], tagger: PretrainedModel | Path | str) -> list[CorpusSentence]:
+    """The sentences with the parts of speech that a run of ours gives them, where they have none.
+
+    Examples:
+        >>> tag_sentences([CorpusSentence("the cat", tags=("DET", "NOUN"))], "run")[0].tags
+        Traceback (most recent call last):
+            ...
+        ValueError: a model for the task 'translation' tags no words; give the run of a tagger
+    """
+    task_model = as_task_model(tagger)
+    task, given = get_task(task_model.settings.task), [as_sentence(one) for one in sentences]
+    if task.verb != "tag":
+        raise ValueError(f"a model for the task {task.name!r} tags no words; give the run of a tagger")
+    bare = [n for n, one in enumerate(given) if not one.tags]
+    for n, found in zip(bare, getattr(task_model, task.verb)([given[n].text for n in bare]), strict=True):
+        given[n] = replace(given[n], tags=found.tags)
+    return given
+
+
 def as_task_model(model: PretrainedModel | Path | str) -> PretrainedModel:
     return model if isinstance(model, PretrainedModel) else load_pretrained(Path(model))
 

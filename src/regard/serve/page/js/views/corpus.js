@@ -57,27 +57,32 @@ class Corpus extends View {
 
   show(trace, state) {
     this.now = { trace, state, ...read(state.corpus) };
-    const { id } = this.now;
-    if (this.fresh("request", id)) this.load(id);
+    const { id, count: most } = this.now;
+    if (!id && most && this.fresh("held-out", state.model, most)) this.choose({ count: most }); // the address asks for them
+    else if ((id || !most) && this.fresh("request", id)) this.load(id);
     else if (this.#found.has(id) && this.fresh("drawn", id, state.corpus, this.#sorted, dark(), this.clientWidth)) this.draw();
   }
 
   set(patch) {
-    const { id, shown, site, head, layer, point } = this.now;
-    store.go({ corpus: { id, shown, site, head, layer, point, ...patch } });
+    const { id, count: most, shown, site, head, layer, point } = this.now;
+    store.go({ corpus: { id, count: most, shown, site, head, layer, point, ...patch } });
   }
 
   async send(event) {
     event.preventDefault();
-    const { state } = this.now;
-    const body = { model: state.model, checkpoint: state.checkpoint, count: Number(this.#count.lastChild.value) };
+    const body = { count: Number(this.#count.lastChild.value) };
     if (this.#source === "file") {
       const [file] = this.#file.files;
       if (!file) return this.explain("Choose a file first.");
       Object.assign(body, { name: file.name, content: await file.text() });
     }
-    const made = await this.ask(api.corpus(body));
-    return made && this.set({ id: made.id, site: "", head: 0, layer: "", point: null });
+    return this.choose(body);
+  }
+
+  async choose(body) {
+    const { state } = this.now;
+    const made = await this.ask(api.corpus({ model: state.model, checkpoint: state.checkpoint, ...body }));
+    if (made) this.set({ id: made.id, count: 0, site: "", head: 0, layer: "", point: null });
   }
 
   explain(text) {
@@ -128,7 +133,7 @@ class Corpus extends View {
     this.#stop?.();
     if (!why) return;
     this.explain(why);
-    this.set({ id: "" });
+    this.set({ id: "", count: 0 });
   }
 
   draw() {
@@ -179,7 +184,8 @@ class Corpus extends View {
         this.draw();
         this.querySelector(`[data-sort=${name}]`)?.focus();
       };
-      replace(marks[n + 1], button(COLUMNS[name][0], sort, { class: "link small", title: `${COLUMNS[name][1]}; click to sort`, data: { sort: name } }));
+      const sign = name !== by ? "" : order === "ascending" ? " ↑" : " ↓";
+      replace(marks[n + 1], button(`${COLUMNS[name][0]}${sign}`, sort, { class: "link small", title: `${COLUMNS[name][1]}; click to sort`, data: { sort: name } }));
       if (name === by) marks[n + 1].setAttribute("aria-sort", order);
     });
     return h.div({ class: "beside" }, h.div({ class: "sideways", tabindex: "0", role: "region", "aria-label": "Heads" }, node), this.card(found, chosen));
@@ -190,7 +196,7 @@ class Corpus extends View {
     const span = (each) => {
       const text = found.sentences[each.sentence].text;
       const label = `${each.query_token} to ${each.key_token}, ${digits(each.weight, 3)}: ${text}`;
-      return h.li(token(each.query_token), " → ", token(each.key_token), " ", figure(each.weight, 4), " ", this.link(text, { ...each, ...where, weight: undefined, query_token: undefined, key_token: undefined }, label));
+      return h.li(token(each.query_token), " → ", token(each.key_token), " ", figure(each.weight), " ", this.link(text, { ...each, ...where, weight: undefined, query_token: undefined, key_token: undefined }, label));
     };
     const pair = (each) => [`${each.query} → ${each.key}`, figure(each.weight, 3), figure(each.even, 3)];
     return h.div(
@@ -229,7 +235,7 @@ class Corpus extends View {
     this.layer = name;
     const few = layer.states > layer.points.length ? `${layer.points.length} of ${layer.states} states` : `${layer.states} states`;
     const plot = new Scatter(layer.points, {
-      titles: layer.variance.map((share, n) => `principal component ${n + 1}, ${digits(100 * share, 3)} % of the variance`),
+      titles: layer.variance.map((share, n) => `component ${n + 1}, ${digits(100 * share, 3)} % of variance`),
       label: `States behind ${name}`,
       chosen: this.now.point,
       width: Math.min(760, Math.max(240, this.clientWidth - (this.clientWidth > 940 ? 320 : 0))),
@@ -238,7 +244,7 @@ class Corpus extends View {
     this.near = h.div({ class: "card" });
     const pick = listField("States behind", names.map((one) => [one, `${one} (${found.layers[one].axis})`]), name, (to) => this.set({ layer: to, point: null }));
     return [
-      h.div({ class: "pickers" }, pick, h.p({ class: "muted small" }, `A dot is the state of one token: ${few}. Click one for its nearest neighbours.`)),
+      h.div({ class: "pickers" }, pick, h.p({ class: "muted small" }, `A dot is the state of one token on the first two principal components: ${few}. Click one for its nearest neighbours.`)),
       h.div({ class: "beside above" }, plot.node, this.near),
     ];
   }
@@ -262,10 +268,11 @@ class Corpus extends View {
 
 // what the address says of it
 function read(corpus) {
-  const { id, shown, site, head, layer, point } = corpus && typeof corpus === "object" ? corpus : {};
+  const { id, count: most, shown, site, head, layer, point } = corpus && typeof corpus === "object" ? corpus : {};
   const text = (value) => (typeof value === "string" ? value : "");
   return {
     id: text(id),
+    count: Number.isInteger(most) && most > 0 && most <= MOST ? most : 0, // of held-out sentences
     shown: SHOWN.some(([name]) => name === shown) ? shown : "heads",
     site: text(site),
     head: Number.isInteger(head) ? head : 0,

@@ -138,7 +138,7 @@ export const VIEWS = [
     key: "k",
     group: "Compare",
     load: () => import("./corpus.js"),
-    fits: (trace) => seen(trace) && Object.values(trace.words ?? {}).some((words) => words.length > 0),
+    fits: (trace, model) => seen(trace) && !model?.picture && !model?.sound && Object.values(trace.words ?? {}).some((words) => words.length > 0),
     needs: "A corpus is of sentences; choose a model that reads text.",
     tells: "A line is one head, a column its mean over many sentences. Click a head for its strongest weights, a weight to open its sentence.",
     plain: true,
