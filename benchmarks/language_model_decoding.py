@@ -82,7 +82,8 @@ def load_ours(folder: Path, device: str, precision: str) -> tuple[Decode, Decode
 def load_theirs(folder: Path, device: str, dtype: torch.dtype) -> tuple[Decode, Any]:
     from transformers import GPT2LMHeadModel
 
-    model = GPT2LMHeadModel.from_pretrained(folder, dtype=dtype).to(device).eval()
+    model: Any = GPT2LMHeadModel.from_pretrained(folder, dtype=dtype)
+    model = model.to(device).eval()
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
 

@@ -37,6 +37,13 @@ def test_it_goes_on_with_what_is_given(generator):
     assert output == "one two three four\none two three four\n"
 
 
+def test_several_prompts_are_gone_on_with_together(generator):
+    output = assert_done(regard("generate", generator, "one two", "three", "--temperature", 0, "--lines", 1))
+    assert output == "one two three four\n\nthree four\n"
+    answer = regard("generate", generator, "one", "zebra", "--tokens", 3)
+    assert answer.stderr == "regard: 'zebra' is out of vocabulary\n"
+
+
 def test_it_goes_on_with_what_is_piped_and_from_nothing(generator):
     for words in (["-"], []):
         answer = regard("generate", generator, *words, "--temperature", 0, "--lines", 1, typed="one\n")

@@ -23,14 +23,24 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from regard.data.graphs import write_graph
-from regard.decode import Beam
+from regard.decode import Beam, Greedy
+from regard.decode.text_generation import GeneratedToken, TextBatch, TextRequest, generate
 from regard.decode.translation import translate_texts
 from regard.interop import export
-from regard.serve.api import Api, ApiLimits, VerbCall, create_api
+from regard.serve.api import Api, ApiLimits, TextPart, VerbCall, create_api
 from regard.serve.app import create_app
 from regard.serve.model_store import ModelStore
-from regard.serve.scheduler import CallBatch, Job, JsonFormatter, Metrics, RunningBatch, Scheduler, StreamBatch
-from regard.serve.standard_routes import CompletionPart, completion_parts, longest_beginning
+from regard.serve.scheduler import (
+    CallBatch,
+    GenerationBatch,
+    GenerationJob,
+    Job,
+    JsonFormatter,
+    Metrics,
+    RunningBatch,
+    Scheduler,
+)
+from regard.serve.standard_routes import completion_parts, longest_beginning
 from regard.tasks.node_classification.task import training_graph
 from regard.tasks.registry import TASKS, get_task
 from tests.see.untrained_models import CAT, LEARNERS, generator, translator
@@ -162,7 +172,7 @@ def test_a_stop_text_ends_a_completion_before_it(client):
 
 
 def test_what_may_begin_a_stop_text_is_held_back():
-    parts = [CompletionPart(text, ()) for text in ("ab", "c", "d<", "e", "nd", "x")]
+    parts = [TextPart(text, ()) for text in ("ab", "c", "d<", "e", "nd", "x")]
     found = list(completion_parts(iter(parts), ["<end"], limit=9))  # type: ignore[arg-type]
     assert [one.text for one in found] == ["ab", "c", "d", "", ""]
     assert found[-1].finish == "stop"
@@ -488,13 +498,43 @@ def test_a_job_that_fails_fails_alone():
     assert isinstance(second, ZeroDivisionError)
 
 
-def test_streams_advance_together():
-    async def work(scheduler: Scheduler) -> Any:
-        jobs = [job_of(StreamBatch, iter(range(n))) for n in (3, 1)]
-        scheduler.submit(jobs)
-        return [[part async for part in job.stream()] for job in jobs]
+def test_texts_advance_together_and_leave_at_once(models):
+    generator, sizes = models["write"], list[int]()
+    opening = tuple(generator.encode_prompt(CAT)[0])
 
-    assert scheduled(work) == [[0, 1, 2], [0]]
+    def texts() -> TextBatch:
+        batch = TextBatch(generator.model)
+        step = batch.step
+        batch.step = lambda ahead=1: (sizes.append(len(batch.texts)), step(ahead))[1]  # type: ignore[method-assign]
+        return batch
+
+    def part_of(tokens: Iterator[GeneratedToken]) -> Iterator[TextPart]:
+        for token in tokens:
+            yield TextPart("", (token,), "stop" if token.id == stopping else None)
+
+    def endless(tokens: Iterator[GeneratedToken]) -> Iterator[TextPart]:
+        return (TextPart("", (token,)) for token in tokens)
+
+    async def work(scheduler: Scheduler) -> Any:
+        metrics = Metrics()
+        jobs = [
+            job_of(lambda: GenerationBatch(texts, metrics), GenerationJob(TextRequest(opening, tokens=n), parts))
+            for n, parts in ((5, part_of), (2, part_of), (400, endless))
+        ]
+        scheduler.submit(jobs)
+        found = [[part.tokens[0].id async for part in job.stream()] for job in jobs[:2]]
+        scheduler.cancel(jobs[2:])
+        with pytest.raises(ValueError, match="closed the connection"):
+            await jobs[2].future
+        return found
+
+    stopping = -1
+    alone = [token.id for token in generate(generator.model, opening, Greedy(), tokens=5)]
+    assert scheduled(work) == [alone, alone[:2]]
+    assert len(sizes) < 400
+    assert max(sizes) == 3
+    stopping = alone[0]
+    assert scheduled(work) == [alone[:1], alone[:1]]
 
 
 def test_what_was_accepted_is_finished_before_the_end():

@@ -774,7 +774,8 @@ def text_constraints(tokenizer: Tokenizer) -> Constraints:
 
 
 def stream_text(tokenizer: Tokenizer, tokens: Iterable[int], prompt: Sequence[int] = ()) -> Iterator[str]:
-    """The text of each token after the prompt. A character of several bytes comes with the last of them."""
+    """The text of each token after the prompt, and what is left at the end. A character of several bytes comes with the
+    last of them."""
     if isinstance(tokenizer, LosslessTokenizer):
         yield from stream_bytes(tokenizer, tokens, at_start=not prompt)
         return
@@ -794,6 +795,7 @@ def stream_foreign(tokenizer: PretrainedTokenizer, tokens: Iterable[int], prompt
         ids.append(token)
         before, text = tokenizer.text(ids[start:read]), tokenizer.text(ids[start:])
         if text.endswith("\ufffd"):  # half of a letter
+            yield ""
             continue
         yield text.removeprefix(before)
         read, start = len(ids), max(start, len(ids) - CONTEXT_TOKENS)

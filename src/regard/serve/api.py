@@ -18,7 +18,7 @@ from inspect import Parameter, signature
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
 from uuid import uuid4
 
@@ -34,11 +34,12 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from regard.decode import quantize
 from regard.decode.beam import Beam, objections
 from regard.decode.quantize import prepare
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis, Ids
-from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch
-from regard.decode.text_generation import GeneratedToken, generate, stream_text, text_constraints
+from regard.decode.stepwise import Greedy, Sampling
+from regard.decode.text_generation import GeneratedToken, TextBatch, TextRequest, stream_text, text_constraints
 from regard.decode.translation import EMPTY_TRANSLATION, Translation, detokenize_line, translate_all
 from regard.interop.exporter import BatchSearch, load_exported
 from regard.models.transformer import Transformer
@@ -48,7 +49,7 @@ from regard.see.sites import AttentionSite
 from regard.see.trace import Trace, select_initial, trace_model
 from regard.serve.encoding import RequestError, encode_json
 from regard.serve.model_store import ModelStore, describe_model, readable_file
-from regard.serve.scheduler import BeamBatch, CallBatch, Job, Metrics, Scheduler, StreamBatch
+from regard.serve.scheduler import BeamBatch, CallBatch, GenerationBatch, GenerationJob, Job, Metrics, Scheduler
 from regard.serve.security import HOSTS, BodyBudget
 from regard.tasks.language_modeling.task import GenerationOutput
 from regard.tasks.protocol import Task
@@ -97,7 +98,7 @@ class ServedModel:
 
     Args:
         task_model: for traces, and for verbs that batch their inputs themselves.
-        model: prepared for decoding, where it translates.
+        model: prepared for decoding, where it translates or generates.
         search: of sentences that came together; None where nothing is translated.
         joins: whether sentences may join a running search.
     """
@@ -114,7 +115,11 @@ class ServedModel:
     @staticmethod
     def of(name: str, task_model: Any, folder: Path | None, precision: str, exported: Path | None) -> "ServedModel":
         task, model, search, joins = get_task(task_model.settings.task), None, None, False
-        if task.batching != "search":
+        if task.batching == "generation" and exported is None:
+            # a CPU gains little from another copy of the weights, unless it is a smaller one
+            plain = precision == "float32" and task_model.model.embedding.weight.device.type == "cpu"
+            model = task_model.model if plain else prepare(task_model.model, precision)
+        elif task.batching != "search":
             if precision != "float32" or exported is not None:
                 what = f"precision {precision}" if exported is None else f"{exported}, an exported model,"
                 raise ValueError(f"{what} is for translation, and {name} is for the task {task.name!r}; leave it out")
@@ -171,8 +176,9 @@ class Api:
     def load(self, name: str) -> ServedModel:
         entry = self.store.entry(name)
         model = entry.current_model()
-        translates = get_task(model.settings.task).batching == "search"
-        precision = self.precision if translates or len(self.store.entries) == 1 else "float32"
+        task = get_task(model.settings.task)
+        decodes = task.batching == "search" or (task.batching == "generation" and not quantize.objections(model.model))
+        precision = self.precision if decodes or len(self.store.entries) == 1 else "float32"
         return ServedModel.of(name, model, entry.folder, precision, self.exported)
 
     async def reload(self) -> list[str]:
@@ -206,6 +212,13 @@ class Api:
         return self.models[name]
 
     # --- jobs ---
+
+    def generation_job(self, served: ServedModel, given: GenerationJob, tokens: int) -> Job:
+        """The job of a text, which joins the running batch of its model."""
+        generator = served.task_model
+        rules, context = text_constraints(generator.tokenizer), max(2, generator.context_length)
+        texts = partial(TextBatch, served.model, rules, context)
+        return self.job(("text", served.version), partial(GenerationBatch, texts, self.metrics), given, tokens)
 
     def job(self, key: Any, batch: Callable[[], Any], given: Any, tokens: int) -> Job:
         return Job(key, batch, given, tokens=tokens, deadline=monotonic() + self.limits.timeout)
@@ -547,8 +560,9 @@ async def generate_texts(
     search = Greedy() if options["temperature"] == 0 else Sampling(**options)
     for prompt in prompts:
         opening, ids = generator.encode_prompt(prompt)
-        parts = text_parts(generator, [*opening, *ids], search, tokens)
-        jobs.append(api.job(("text", served.version), StreamBatch, parts, len(ids) + tokens))
+        asked = TextRequest((*opening, *ids), search, tokens)
+        parts = partial(text_parts, generator, asked.prompt)
+        jobs.append(api.generation_job(served, GenerationJob(asked, parts), len(ids) + tokens))
     await api.run(request, jobs)
     found = []
     for prompt, job in zip(prompts, jobs, strict=True):
@@ -561,29 +575,25 @@ async def generate_texts(
 
 @dataclass(frozen=True)
 class TextPart:
-    """What a step adds to a generated text: the text itself, and its tokens."""
+    """What a step adds to a generated text: the text itself, its tokens, and why it ends, if it does."""
 
     text: str
     tokens: tuple[GeneratedToken, ...]
+    finish: Literal["stop", "length"] | None = None
 
 
-def text_parts(
-    generator: Any, prompt: Sequence[int], search: StepwiseSearch, tokens: int, top: int = 0
-) -> Iterator[TextPart]:
-    """The continuation of a prompt, step by step; with each token the `top` most probable ones."""
+def text_parts(generator: Any, prompt: Sequence[int], tokens: Iterator[GeneratedToken]) -> Iterator[TextPart]:
+    """The continuation of a prompt: a part for every token, and what is left at the end."""
     found, sent = list[GeneratedToken](), 0
-    rules, context = text_constraints(generator.tokenizer), max(2, generator.context_length)
-    stream = generate(generator.model, prompt, search, tokens=tokens, constraints=rules, context=context, top=top)
 
     def ids() -> Iterator[int]:
-        for token in stream:
+        for token in tokens:
             found.append(token)
             yield token.id
 
     for text in stream_text(generator.tokenizer, ids(), prompt):
         yield TextPart(text, tuple(found[sent:]))
         sent = len(found)
-    yield TextPart("", tuple(found[sent:]))
 
 
 def write_files(stack: AsyncExitStack, kind: str, how: VerbCall, given: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 from threading import Condition, Thread
@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from regard.decode.beam import Beam
 from regard.decode.continuous import ContinuousBeamSearch
 from regard.decode.search import DecodingRequest
+from regard.decode.text_generation import GeneratedToken, TextBatch, TextRequest
 from regard.models.transformer import Transformer
 from regard.serve.encoding import RequestError
 from regard.serve.workers import limit_arenas
@@ -226,34 +227,81 @@ class CallBatch(RunningBatch):
         self.jobs = [job for job in self.jobs if job not in jobs]
 
 
-class StreamBatch(RunningBatch):
-    """Texts that are generated token by token; a job's `given` is an iterator, whose parts are sent as they come."""
+@dataclass(eq=False)
+class TokenFeed:
+    """The tokens of a text as an iterator that is fed from step to step."""
 
-    def __init__(self):
-        self.jobs = list[Job]()
+    waiting: deque[GeneratedToken] = field(default_factory=deque)
+    closed: bool = False
+
+    def __iter__(self) -> Iterator[GeneratedToken]:
+        while self.waiting or not self.closed:
+            yield self.waiting.popleft()
+
+
+@dataclass(frozen=True)
+class GenerationJob:
+    """What a text's job gives: the prompt and how it is continued, and from its tokens the parts that are sent: one for
+    every token, and those at the end."""
+
+    request: TextRequest
+    parts: Callable[[Iterator[GeneratedToken]], Iterator[Any]]
+
+
+class GenerationBatch(RunningBatch):
+    """Texts that a language model continues together; a job's `given` is a `GenerationJob`, whose parts are sent as
+    they come. A part that has a `finish` is a text's last.
+
+    Args:
+        batch: makes the batch of texts.
+    """
+
+    def __init__(self, batch: Callable[[], TextBatch], metrics: Metrics):
+        self.batch, self.metrics, self.jobs = batch(), metrics, dict[int, Job]()
+        self.streams: dict[int, tuple[TokenFeed, Iterator[Any]]] = {}
 
     def add(self, jobs):
-        self.jobs += jobs
+        for job in jobs:
+            feed, given = TokenFeed(), job.given
+            self.jobs[job.index], self.streams[job.index] = job, (feed, given.parts(iter(feed)))
+            self.batch.add([replace(given.request, index=job.index)])
+            self.metrics.tokens.labels("read").inc(len(given.request.prompt))
 
     def step(self):
-        done = []
-        for job in self.jobs:
+        step, done = self.batch.step(), list[Job]()
+        finished = {*step.finished}
+        for index, tokens in step.tokens.items():
+            job = self.jobs[index]
             try:
-                part = next(job.given, END)
+                if self.send(job, tokens, last=index in finished):
+                    job.finish()
+                    done.append(job)
             except Exception as error:
                 job.fail(error)
                 done.append(job)
-                continue
-            if part is END:
-                job.finish()
-                done.append(job)
-            else:
-                job.send(part)
+        self.metrics.tokens.labels("written").inc(sum(map(len, step.tokens.values())))
         self.remove(done)
         return done
 
+    def send(self, job: Job, tokens: Sequence[GeneratedToken], *, last: bool) -> bool:
+        """Whether the text is finished."""
+        feed, parts = self.streams[job.index]
+        for token in tokens:
+            feed.waiting.append(token)
+            part = next(parts)
+            job.send(part)
+            if part.finish is not None:
+                return True
+        if last:
+            feed.closed = True
+            for part in parts:
+                job.send(part)
+        return last
+
     def remove(self, jobs):
-        self.jobs = [job for job in self.jobs if job not in jobs]
+        self.batch.remove({job.index for job in jobs})
+        for job in jobs:
+            del self.jobs[job.index], self.streams[job.index]
 
 
 # --- workers ---

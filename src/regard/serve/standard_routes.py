@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
 from time import monotonic, time
@@ -15,11 +14,11 @@ from starlette.responses import Response, StreamingResponse
 
 from regard.decode.beam import Beam
 from regard.decode.stepwise import Greedy, Sampling
-from regard.decode.text_generation import GeneratedToken
+from regard.decode.text_generation import GeneratedToken, TextRequest
 from regard.decode.translation import Translation
 from regard.serve.api import NO_KEY, Api, ServedModel, Text, TextPart, header_key, ok, text_parts
 from regard.serve.encoding import RequestError, encode_json
-from regard.serve.scheduler import Job, StreamBatch
+from regard.serve.scheduler import GenerationJob, Job
 from regard.tasks.tokenizers import token_label
 
 LANGUAGES = {"en": "English", "fr": "French", "de": "German", "es": "Spanish", "it": "Italian", "nl": "Dutch"}
@@ -127,27 +126,24 @@ class CompletionBody(BaseModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
 
 
-@dataclass(frozen=True)
-class CompletionPart:
-    """What one step adds to a text: the text itself, the tokens of it, and why it ends, if it does."""
-
-    text: str
-    tokens: tuple[GeneratedToken, ...]
-    finish: Literal["stop", "length"] | None = None
-
-
-def completion_parts(parts: Iterator[TextPart], stops: Sequence[str], limit: int) -> Iterator[CompletionPart]:
+def completion_parts(parts: Iterator[TextPart], stops: Sequence[str], limit: int) -> Iterator[TextPart]:
     """Until a stop text; what may be the beginning of one is held back."""
     held, count = "", 0
     for part in parts:
         held, count = held + part.text, count + len(part.tokens)
         if ends := [at for stop in stops if (at := held.find(stop)) >= 0]:
-            yield CompletionPart(held[: min(ends)], part.tokens, "stop")
+            yield TextPart(held[: min(ends)], part.tokens, "stop")
             return
         keep = longest_beginning(held, stops)
-        yield CompletionPart(held[: len(held) - keep], part.tokens)
+        yield TextPart(held[: len(held) - keep], part.tokens)
         held = held[len(held) - keep :]
-    yield CompletionPart(held, (), "length" if count == limit else "stop")
+    yield TextPart(held, (), "length" if count == limit else "stop")
+
+
+def completion_stream(
+    generator: Any, text: TextRequest, stops: Sequence[str], tokens: Iterator[GeneratedToken]
+) -> Iterator[TextPart]:
+    return completion_parts(text_parts(generator, text.prompt, tokens), stops, text.tokens)
 
 
 def longest_beginning(text: str, stops: Sequence[str]) -> int:
@@ -184,7 +180,7 @@ def add_completions(app: FastAPI, api: Api) -> None:
     @app.post("/v1/completions")
     async def completions(request: Request, body: CompletionBody) -> Response:
         """Continue a text, or each of a list, as OpenAI's clients ask; streamed by server-sent events if wanted."""
-        found, jobs = generator(body.model), list[Job]()
+        found, served, jobs = generator(body.model), api.models[body.model], list[Job]()
         limit = 16 if body.max_tokens is None else body.max_tokens
         if limit > api.limits.max_tokens:
             raise RequestError(f"max_tokens = {limit}; this server continues a text by at most {api.limits.max_tokens}")
@@ -196,10 +192,9 @@ def add_completions(app: FastAPI, api: Api) -> None:
             opening, ids = found.encode_prompt(prompt)
             read += len(ids)
             for n in range(body.n or 1):
-                search = completion_search(body, seed + n)
-                parts = text_parts(found, [*opening, *ids], search, limit, body.logprobs or 0)
-                parts = completion_parts(parts, stops, limit)
-                jobs.append(api.job(("text", api.models[body.model].version), StreamBatch, parts, len(ids) + limit))
+                text = TextRequest((*opening, *ids), completion_search(body, seed + n), limit, body.logprobs or 0)
+                given = GenerationJob(text, partial(completion_stream, found, text, stops))
+                jobs.append(api.generation_job(served, given, len(ids) + limit))
         answer = {"id": f"cmpl-{uuid4().hex}", "object": "text_completion", "created": int(time()), "model": body.model}
         texts = [CompletionText(found, index) for index in range(len(jobs))]
         if body.stream:
@@ -211,7 +206,6 @@ def add_completions(app: FastAPI, api: Api) -> None:
         for job, text in zip(jobs, texts, strict=True):
             async for part in job.stream():
                 text.add(part)
-        api.metrics.tokens.labels("read").inc(read)
         return ok({**answer, "choices": [one.choice(body) for one in texts], "usage": usage_of(read, texts)})
 
 
@@ -233,7 +227,7 @@ class CompletionText:
     def clear(self) -> None:
         self.text, self.tokens = "", list[GeneratedToken]()
 
-    def add(self, part: CompletionPart) -> None:
+    def add(self, part: TextPart) -> None:
         self.text, self.finish = self.text + part.text, part.finish
         self.tokens += part.tokens
         self.count += len(part.tokens)
@@ -268,7 +262,7 @@ async def stream_completions(
 ) -> AsyncIterator[bytes]:
     """A server-sent event for each part of each choice, in the order in which they come."""
     begin, first = monotonic(), True
-    together: asyncio.Queue[tuple[CompletionText, CompletionPart | Exception | None]] = asyncio.Queue()
+    together: asyncio.Queue[tuple[CompletionText, TextPart | Exception | None]] = asyncio.Queue()
 
     async def forward(job: Job, text: CompletionText) -> None:
         try:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @options.with_option_groups
 def generate(
     model: options.ModelArgument,
-    prompt: Annotated[str | None, typer.Argument(help="The prompt, or - for stdin.")] = None,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(metavar="[PROMPT]...", help="Prompts, continued together; or - for stdin.")
+    ] = None,
     tokens: Annotated[int, typer.Option("--max-new-tokens", "--tokens", min=1, help="Number of new tokens.")] = 200,
     lines: Annotated[int | None, typer.Option(min=1, help="Stop after this many lines, if earlier.")] = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.8,
@@ -45,6 +47,8 @@ def generate(
     Example: `regard generate run --lines 5 --temperature 0.5 --top-p 0.9 --seed 3`
 
     Example: `echo "the black cat" | regard generate run - --temperature 0`
+
+    Example: `regard generate run "ROMEO:" "JULIET:" --lines 3`
     """
     from regard.tasks.config import read_task_name
     from regard.tasks.pretrained import settings_path
@@ -55,7 +59,10 @@ def generate(
         )
     from regard.tasks.language_modeling.task import TextGenerator
 
-    sampler = build_sampler(temperature, top_k, top_p, seed)
+    sampler, prompt = build_sampler(temperature, top_k, top_p, seed), prompts[0] if prompts else None
+    if prompts is not None and len(prompts) > 1:
+        continue_prompts(load.load(TextGenerator, model), prompts, sampler, tokens, lines, max_length)
+        return
     if prompt is None and sys.stdin.isatty():
         prompt_loop(
             load.load(TextGenerator, model),
@@ -96,19 +103,24 @@ def refuse_long_prompt(generator: "TextGenerator", prompt_text: str, where: str,
     options.refuse_long([generator.encode_prompt(prompt_text)[1]], lambda _: where, max_length)
 
 
+def warn_unknown(generator: "TextGenerator", prompt_text: str) -> None:
+    from regard.data.tokenizers.base import UNK
+    from regard.decode.translation import unknown_words
+
+    if UNK in generator.encode_prompt(prompt_text)[1]:
+        word = unknown_words(generator.tokenizer, prompt_text)[0]
+        typer.echo(f"regard: {word!r} is out of vocabulary", err=True)
+
+
 def generate_pieces(
     generator: "TextGenerator", prompt_text: str, sampler: "StepwiseSearch", tokens: int, lines: int | None
 ) -> Iterator[str]:
     """The text after a prompt, subword by subword, without the newline that ends the last line."""
-    from regard.data.tokenizers.base import UNK
     from regard.decode.text_generation import generate as generate_tokens
     from regard.decode.text_generation import stream_text, text_constraints
-    from regard.decode.translation import unknown_words
 
+    warn_unknown(generator, prompt_text)
     opening, ids = generator.encode_prompt(prompt_text)
-    if UNK in ids:
-        word = unknown_words(generator.tokenizer, prompt_text)[0]
-        typer.echo(f"regard: {word!r} is out of vocabulary", err=True)
     allowed, context = text_constraints(generator.tokenizer), max(2, generator.context_length)
     tokens_found = generate_tokens(
         generator.model, opening + ids, sampler, tokens=tokens, constraints=allowed, context=context
@@ -120,6 +132,23 @@ def generate_pieces(
             yield piece.partition("\n")[0]
             return
         yield piece
+
+
+def continue_prompts(
+    generator: "TextGenerator",
+    prompts: Sequence[str],
+    sampler: "StepwiseSearch",
+    tokens: int,
+    lines: int | None,
+    max_length: int,
+) -> None:
+    """Several prompts, continued together; each text is printed when all are there, with an empty line between two."""
+    for number, prompt_text in enumerate(prompts, 1):
+        refuse_long_prompt(generator, prompt_text, f"prompt {number}", max_length)
+        warn_unknown(generator, prompt_text)
+    for number, found in enumerate(generator.continue_prompts(prompts, sampler, tokens)):
+        kept = found.generated if lines is None else "\n".join(found.generated.split("\n")[:lines])
+        typer.echo(f"{'' if number == 0 else chr(10)}{found.prompt}{kept}")
 
 
 def prompt_loop(
