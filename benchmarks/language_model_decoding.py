@@ -28,6 +28,7 @@ from machine import write
 Rows = list[list[int]]
 Decode = Callable[[Rows, int], Rows]
 POSITIONS, CHECKED_ROWS = 1024, 8
+BEGIN = time.perf_counter()
 
 
 def save_gpt2(folder: Path, given: argparse.Namespace) -> None:
@@ -140,7 +141,9 @@ def measure(
     row["capture_seconds"] = time.perf_counter() - begin
     theirs(prompts, 4)
     texts: dict[str, Rows] = {}
-    for _ in range(given.rounds):
+    for n in range(given.rounds):
+        if n and time.perf_counter() - BEGIN > given.seconds:
+            break
         for name, decode in (("regard", ours), ("transformers", theirs)):
             taken, texts[name] = timed(decode, prompts, given.tokens, given.device)
             seconds[name].append(taken)
@@ -171,19 +174,21 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=45.0, help="after these, one round is enough")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", help="default: bfloat16 on a GPU, float32 on a CPU")
     parser.add_argument("--no-write", action="store_true", help="print the figures alone")
     given, rows = parser.parse_args(), list[dict[str, Any]]()
     precision = given.precision or ("bfloat16" if given.device == "cuda" else "float32")
-    begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_gpt2(folder, given)
         ours, sample = load_ours(folder, given.device, precision)
         theirs, _ = load_theirs(folder, given.device, torch.bfloat16 if precision == "bfloat16" else torch.float32)
         _, exact = load_theirs(folder, given.device, torch.float32)
-    print(f"loaded in {time.perf_counter() - begin:.1f} s", flush=True)
+    print(f"loaded in {time.perf_counter() - BEGIN:.1f} s", flush=True)
+    sizes = {name: getattr(given, name) for name in ("layers", "width", "heads", "words")} | {"precision": precision}
+    command = f"python benchmarks/language_model_decoding.py {shlex.join(sys.argv[1:])}".strip()
     for batch in given.batches:
         try:
             rows.append(measure(batch, ours, sample, theirs, exact, given))
@@ -191,11 +196,9 @@ def main() -> None:
             print(f"batch {batch} failed:\n{traceback.format_exc()}", flush=True)
             continue
         print("\n".join(f"{name:<42} {value:,.4f}" for name, value in rows[-1].items()), "\n", flush=True)
-    sizes = {name: getattr(given, name) for name in ("layers", "width", "heads", "words", "precision")}
-    if rows and not given.no_write:
-        command = f"python benchmarks/language_model_decoding.py {shlex.join(sys.argv[1:])}".strip()
-        print(write(f"language-model-decoding-{given.device}", command, rows, model=sizes | {"precision": precision}))
-    print(f"{time.perf_counter() - begin:.1f} s in all")
+        if not given.no_write:
+            print(write(f"language-model-decoding-{given.device}", command, rows, model=sizes))
+    print(f"{time.perf_counter() - BEGIN:.1f} s in all")
 
 
 if __name__ == "__main__":

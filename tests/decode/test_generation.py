@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from regard.attention import record_attention
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, ByteTokenizer, CharTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
-from regard.decode import Constraints, Greedy, Sampling, is_prepared, prepare
+from regard.decode import Constraints, Greedy, Sampling, is_prepared, prepare, text_generation
 from regard.decode.search import DecodingRequest
 from regard.decode.stepwise import PartialHypothesis
 from regard.decode.text_generation import (
@@ -205,6 +205,13 @@ def test_subwords_spell_what_was_read():
 # --- many texts together ---
 
 
+@pytest.fixture
+def few_slots(monkeypatch):
+    """Rows that grow at every few tokens, and a captured step for every few slots."""
+    monkeypatch.setattr(text_generation, "MIN_SLOTS", 2)
+    monkeypatch.setattr(text_generation, "SLOT_MULTIPLE", 4)
+
+
 def requests(count: int, seed: int = 0) -> list[TextRequest]:
     """Prompts and texts of different lengths; every second is sampled, each with a seed of its own."""
     draw = random.Random(seed)
@@ -254,6 +261,7 @@ def read_anew(model: LanguageModel, request: TextRequest, context: int | None) -
     return found
 
 
+@pytest.mark.usefixtures("few_slots")
 @pytest.mark.parametrize("context", [None, 9], ids=["", "context of 9"])
 @pytest.mark.parametrize("name", MANY)
 def test_a_text_among_others_is_the_text_alone(name, context):
@@ -318,6 +326,7 @@ def capture_nothing(work, device):
     return work, work()
 
 
+@pytest.mark.usefixtures("few_slots")
 @pytest.mark.parametrize("name", ["full", "window", "sinusoidal"])
 def test_steps_ahead_are_the_steps_one_by_one(name):
     model, rules = writer_of(name), Constraints(banned=frozenset([9]), stop=frozenset([EOS]))
@@ -336,6 +345,7 @@ def test_steps_ahead_are_the_steps_one_by_one(name):
         assert_same(found[request.index], list(alone))
 
 
+@pytest.mark.usefixtures("few_slots")
 def test_a_captured_step_serves_samples_too():
     model, wanted = writer_of("full"), requests(6, seed=4)
     batch = TextBatch(model)

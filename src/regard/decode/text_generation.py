@@ -19,6 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from regard.attention import Context, FloatMask, Learned, NoGate, Pattern, Softmax
 from regard.attention.batch_patterns import UnpaddedTokens
@@ -295,7 +297,8 @@ class SlotDecoder(TextDecoder):
                     after[: self.rows] = gather_slots(before[: self.rows], slot_tokens(held - 1, kept, kept))
             stores.append((k, v))
         self.stores, self.slots = tuple(stores), slots
-        self.lengths, self.tokens = (torch.zeros(rows, dtype=torch.long, device=held.device) for _ in range(2))
+        self.tokens = pad(self.tokens, (0, rows - len(self.tokens)))
+        self.lengths = torch.zeros_like(self.tokens)
         self.set_lengths()
 
     def set_lengths(self) -> None:
@@ -325,10 +328,8 @@ class SlotDecoder(TextDecoder):
         if device.type == "cpu" and min(lengths) < t:
             tokens = UnpaddedTokens.of((positions < ends[:, None]).flatten().nonzero()[:, 0], n, t)
             starts = accumulate(lengths[:-1], initial=0)
-        context, cells = (
-            Context(tokens=tokens, captured=ids.is_cuda),
-            [PromptKeys(positions) for _ in self.backbone.layers],
-        )
+        context = Context(tokens=tokens, captured=ids.is_cuda)
+        cells = [PromptKeys(positions) for _ in self.backbone.layers]
         x = self.model.embed(context.unpad(ids)) + self.table[context.unpad(positions)]
         x = self.backbone.read_layers(x, cells, context).flatten(0, 1)
         self.reserve_slots(first + n, longest, [cell.found for cell in cells])
@@ -453,8 +454,9 @@ class IdleDecoders(nn.Module):
         self.idle: list[SlotDecoder] = []
 
     def take(self, model: LanguageModel) -> SlotDecoder:
-        cuda = model.embedding.weight.is_cuda
-        return self.idle.pop() if self.idle else SlotDecoder(model, CUDAGraphCapture() if cuda else None)
+        with suppress(IndexError):  # of an empty list; another thread may take the last
+            return self.idle.pop()
+        return SlotDecoder(model, CUDAGraphCapture() if model.embedding.weight.is_cuda else None)
 
 
 def give_back(model: LanguageModel, decoder: TextDecoder) -> None:
