@@ -1114,6 +1114,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "see/compare.py": [
         ("compare", "the first other token is left out", "1 + sum(1 for _ in takewhile", "sum(1 for _ in takewhile"),
+        ("compare", "rows are added up, not averaged", ".abs().sum(-1).mean() / 2", ".abs().sum() / 2"),
+        ("compare", "states are compared with themselves", "before, after = streams", "before = after = streams[1]"),
     ],
     "see/plots/recipe_views.py": [
         ("position view", "the scale is not symmetric", 'return ColourScale("signed", -most, most)', 'return ColourScale("signed", float(finite.min()) if len(finite) else -1.0, most)'),

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from regard.data import SentencePair
+from regard.decode import Sampling
 from regard.decode.alignment import HEADS_FILE, AlignmentHead, load_alignment_heads
-from regard.see import trace_model
+from regard.see import Edits, compare, next_tokens, trace_model, trace_with_edits
 from regard.see.trace import select_initial
 from regard.tasks.translation.task import Translator, save_alignment_heads
 from tests.narrowing import not_none
@@ -56,6 +57,27 @@ def test_heads_one_by_one_and_side_by_side(trained):
     maps = [[line for line in lines if not line.lstrip().startswith("</s>")] for lines in shaded]
     assert maps[2] == maps[0] + maps[1]
     assert both.index("decoder.0.cross:0") < both.index("decoder.0.cross:1")
+
+
+def test_interventions_are_compared_in_output_weights_and_states(trained):
+    edits = {"off": [{"site": "decoder.0.cross", "head": 1}]}
+    output = assert_done(regard("look", trained, SENTENCE, "--edits", json.dumps(edits)))
+    before = trace_model(Translator.load(trained), SENTENCE, beam=5)
+    found = compare(before, trace_with_edits(before, Edits.from_dict(edits)))
+    assert output.startswith(str(found))
+    line = next(line for line in output.splitlines() if line.startswith("decoder.0.cross  "))
+    assert line.split()[1:] == [f"{x:.4f}" for x in found.weight_changes()["decoder.0.cross"].tolist()]
+    assert_refused(regard("look", trained, SENTENCE, "--edits", "{"), "--edits {: no JSON; write it as in")
+
+
+def test_an_output_is_drawn_and_its_next_tokens_are_those_of_python(trained):
+    how = ["--temperature", "1.5", "--top-k", "5", "--seed", "2"]
+    output = assert_done(regard("look", trained, SENTENCE, *how))
+    drawn = trace_model(Translator.load(trained), SENTENCE, beam=5, sampling=Sampling(1.5, top_k=5, seed=2))
+    assert output.splitlines()[0] == drawn.output_text
+    output = assert_done(regard("look", trained, SENTENCE, "--method", "next-tokens", "--row", "0", *how))
+    found = next_tokens(drawn, 0)
+    assert f"5 tokens can be drawn, entropy {found.entropy:.4f} nats" in " ".join(output.split())
 
 
 def test_what_decided_a_word(trained):

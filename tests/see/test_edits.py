@@ -208,6 +208,25 @@ def test_every_task_says_what_changed(task, tmp_path):
     assert str(found).startswith(f"before  {before.output_text}\nafter   {after.output_text}")
 
 
+def test_what_changed_inside_is_the_edited_head_and_the_layers_behind_it():
+    before = trace_model(translator(layers=2), CAT, target="le chat noir")
+    same = compare(before, before)
+    assert max(float(some.max()) for some in same.weight_changes().values()) == 0
+    assert max(float(some.max()) for some in same.state_changes().values()) == 0
+    found = compare(before, trace_with_edits(before, Edits(off=(HeadOff("decoder.0.cross", 1),))))
+    weights, states = found.weight_changes(), found.state_changes()
+    assert weights["decoder.0.cross"].tolist() == pytest.approx([0, 0.5, 0], abs=1e-6)  # half of each row's sum
+    assert all(float(weights[name].max()) == 0 for name in ("encoder.0", "encoder.1", "decoder.0.self"))
+    assert float(weights["decoder.1.self"].max()) > 0
+    assert [float(states[name].max()) > 0 for name in ("encoder.1", "decoder.0", "decoder.1")] == [False, True, True]
+    last = before.predictions.rows
+    late = Edits(masks=(Mask("decoder.0.self", 0, 2, 0),))
+    moved = compare(before, trace_with_edits(before, late)).state_changes()["decoder.1"]
+    assert len(moved) == len(last)
+    assert moved[:2].tolist() == pytest.approx([0, 0], abs=1e-6)  # what was read before cannot know
+    assert float(moved[2]) > 1e-4
+
+
 def test_rows_are_compared_up_to_the_first_other_token():
     one = translator("luong-dot")
     before = trace_model(one, CAT, target="le chat noir")

@@ -17,7 +17,7 @@ from regard.attention.relative_position import Alibi
 from regard.decode import Sampling
 from regard.decode.alignment import aer, argmax_links
 from regard.models.safetensors_io import saveable_tensors
-from regard.see import AttentionSite, trace_model
+from regard.see import AttentionSite, Edits, compare, trace_model, trace_with_edits
 from regard.see.plots.recipe_views import mask
 from regard.serve import trace_cache as keeping
 from regard.serve.model_store import ModelStore
@@ -487,6 +487,20 @@ def test_the_lecture_is_walked_on_its_numbers_and_on_a_head(client, made):
     assert client.post("/api/lecture", json=body).json()["about"]["head"] == 1
     assert_sentence(client.post("/api/lecture", json=body | {"head": 7}), 404, "no head 7")
     assert_sentence(client.post("/api/lecture", json={"x": "y"}), 400)
+
+
+def test_what_changed_inside_is_what_python_finds(client, models):
+    edits = {"off": [{"site": "decoder.0.cross", "head": 1}]}
+    first = post_trace(client, {"model": "translate", "text": CAT, "target": "le chat noir"})
+    second = post_trace(client, {"model": "translate", "text": CAT, "target": "le chat noir", "edits": edits})
+    found = client.post("/api/compare", json={"before": first["id"], "after": second["id"]}).json()
+    before = trace_model(models["translate"], CAT, target="le chat noir")
+    own = compare(before, trace_with_edits(before, Edits.from_dict(edits)))
+    assert list(found["weights"]) == list(own.weight_changes())
+    for name, values in own.weight_changes().items():
+        assert found["weights"][name] == pytest.approx(values.tolist(), abs=1e-6)
+    for name, values in own.state_changes().items():
+        assert found["states"][name] == pytest.approx(values.tolist(), abs=1e-6)
 
 
 # --- drawing ---

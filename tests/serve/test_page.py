@@ -7,7 +7,7 @@ from gzip import compress
 from posixpath import dirname, normpath
 from re import findall
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 import pytest
@@ -599,6 +599,76 @@ def test_a_head_is_switched_off_and_on_again(viewer):
         page.get_by_role("button", name="Undo: decoder.0.cross: head 0 is ablated").click()
     assert "edits" not in request.value.post_data_json
     viewer.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
+
+
+def edits_of(page: Any) -> dict[str, Any]:
+    found = findall(r"edits=~([^&]*)", page.url)
+    return json.loads(unquote(found[0])) if found else {}
+
+
+def test_a_weight_is_dragged_a_head_clicked_off_a_word_edited_and_each_undone_in_turn(viewer):
+    page = viewer.open(f"{SMALL}&head=~1&query=~2&key=~3", "matrix")
+    page.locator("dd[data-stage=weights] data").wait_for()
+    page.get_by_role("button", name="Drag weights").click()
+    box = page.locator("regard-matrix .over").bounding_box()
+    x, y = page.evaluate("""() => {
+      const { left, top, wide, high } = document.querySelector("regard-matrix").plot;
+      return [left + 3.5 * wide, top + 2.5 * high];
+    }""")
+    start = float(cross(1)["weights"][2, 3])
+    page.mouse.move(box["x"] + x, box["y"] + y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + x, box["y"] + y - 30, steps=3)  # up by a fifth
+    page.mouse.up()
+    viewer.until("location.hash.includes('edits')")
+    place = {"site": "decoder.0.cross", "head": 1, "query": 2, "key": 3}
+    ((edit,),) = edits_of(page).values()
+    assert edit == {**place, "value": pytest.approx(min(1, start + 0.2), abs=0.011)}
+    slider = page.locator("regard-matrix .slider input")  # the same by keyboard
+    viewer.until("document.getElementById('panel').getAttribute('aria-busy') === 'false'")
+    slider.focus()
+    page.keyboard.press("End")
+    viewer.until("decodeURIComponent(location.hash).includes('\"value\":1}')")
+    assert edits_of(page) == {"weights": [{**place, "value": 1}]}
+    page.locator("#words [data-word='1']").click()
+    page.locator("#words input").fill("white")
+    page.keyboard.press("Enter")
+    viewer.until("location.hash.includes('swaps')")
+    assert edits_of(page)["swaps"] == [{"word": 1, "to": "white"}]
+    page.evaluate("document.getElementById('tab-overview').click()")
+    viewer.wait("overview")
+    page.locator("regard-overview .heads-all canvas").focus()
+    page.keyboard.press("Delete")
+    viewer.until("location.hash.includes('off')")
+    assert edits_of(page)["off"] == [{"site": "decoder.0.cross", "head": 1}]
+    bar = page.locator("#output .edited")
+    assert [one.split("\n")[0] for one in bar.locator("li").all_inner_texts()] == [
+        "decoder.0.cross: in head 1, weight 2 → 3 = 1",
+        "word 1 → “white”",
+        "decoder.0.cross: head 1 is ablated",
+    ]
+    for gone in ("off", "swaps"):
+        bar.get_by_role("button", name="Undo", exact=True).click()
+        viewer.until(f"!location.hash.includes('{gone}')")
+    bar.get_by_role("button", name="Undo", exact=True).click()
+    viewer.until("!decodeURIComponent(location.hash).includes('\"value\":1}')")
+    assert edits_of(page) == {"weights": [edit]}  # as it was dragged
+
+
+def test_a_head_is_clicked_off_below_its_picture_and_the_bar_stays_in_sight(viewer):
+    page = viewer.open(SMALL, "overview")
+    spot = page.evaluate("""() => {
+      const view = document.querySelector("regard-overview");
+      return view.switchAt(1);
+    }""")
+    canvas = page.locator("regard-overview .heads-all canvas")
+    canvas.click(position={"x": spot[0], "y": spot[1]})
+    viewer.until("location.hash.includes('off')")
+    assert edits_of(page) == {"off": [{"site": "encoder.0", "head": 1}]}
+    assert "view=overview" in page.url  # it was not opened
+    viewer.wait("overview")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    assert page.locator("#output .edited").bounding_box()["y"] >= 0
 
 
 @pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 360])

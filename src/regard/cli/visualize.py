@@ -124,6 +124,7 @@ def look(
         float | None, typer.Option(help="Draw from the fewest tokens that reach this probability.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Draw with this seed.")] = None,
+    edits: Annotated[str | None, typer.Option(help="Interventions as JSON, as the page writes them; compares.")] = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Write a plot (.png, .svg, .pdf), a page (.html) or numbers (.npz, .csv, .json)."),
@@ -160,6 +161,8 @@ def look(
 
     Example: `regard look run "the black cat ate the mouse" --method next-tokens --row 1 --temperature 2`
 
+    Example: `regard look run "the black cat" --edits '{"off": [{"site": "decoder.0.cross", "head": 1}]}'`
+
     Example: `regard look transformer "the black cat ate the mouse" --compare bahdanau`
 
     Example: `regard look shapes image.png --save overlay.png`
@@ -188,6 +191,9 @@ def look(
     if text is not None:
         sampling = sampling_option(temperature, top_k, top_p, seed)
         request = ViewRequest(head, all_heads, word, target, beam, max_length, question, sampling)
+        if edits is not None:
+            typer.echo(compare_with_edits(trace_request(task, task_model, text, request), edits))
+            return
         if method is not None:
             output, view = explain_input(task, task_model, text, request, method, row)
         else:
@@ -296,6 +302,28 @@ def corpus_report(found: "CorpusStatistics") -> str:
 
 
 # --- exports: a page, or numbers, in a file ---
+
+
+def compare_with_edits(before: "Trace", edits: str) -> str:
+    """The output, probabilities, weights and states with interventions beside those without."""
+    import json
+
+    from regard.see import Edits, compare, trace_with_edits
+
+    try:
+        given = json.loads(edits)
+    except ValueError:
+        example = '{"off": [{"site": "decoder.0.cross", "head": 1}]}'
+        raise ValueError(f"--edits {edits:.60}: no JSON; write it as in {example}") from None
+    found = compare(before, trace_with_edits(before, Edits.from_dict(given)))
+    weights = [
+        f"{name:<24}{' '.join(f'{x:.4f}' for x in some.tolist())}" for name, some in found.weight_changes().items()
+    ]
+    states = [
+        f"{name:<24}{' '.join(f'{x:.4f}' for x in some.tolist())}" for name, some in found.state_changes().items()
+    ]
+    inside = ["", "weights, by head", *weights] + (["", "states, by position", *states] if states else [])
+    return "\n".join([str(found), *inside])
 
 
 def sampling_option(

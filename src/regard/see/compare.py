@@ -1,12 +1,14 @@
-"""Comparison of two traces: which outputs changed, and by how much the probabilities did."""
+"""Comparison of two traces: which outputs changed, and by how much the probabilities, weights and states did."""
 
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import takewhile
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.see.methods import find_blocks, frozen_model, recorded_streams, run_again
 from regard.see.trace import Trace
 from regard.tasks.protocol import Predictions
 
@@ -35,6 +37,10 @@ class Comparison:
         (('le', 'chat', 'dort', '</s>'), (), True)
         >>> comparison.largest_change > 0
         True
+        >>> comparison.weight_changes()["decoder.0.cross"][0].item()  # switched off: half of a row's sum
+        0.5
+        >>> comparison.state_changes()["decoder.0"].shape
+        torch.Size([4])
     """
 
     before: Trace
@@ -57,11 +63,60 @@ class Comparison:
         before, after = (trace.predictions.probabilities(row) for trace in (self.before, self.after))
         return [(self.before.predictions.option_name(n), float(before[n]), float(after[n])) for n in top]
 
+    def weight_changes(self) -> dict[str, Float[Tensor, " heads"]]:
+        """Of each head ½ Σ |after - before| of a row, averaged over the rows that both traces have: 0 where nothing
+        changed, 1 where a row attends to other keys altogether. Of sites whose keys differ in number, none."""
+        found = {}
+        for name in self.before.attention_names:
+            if name not in self.after.attention_names:
+                continue
+            one, other = self.before.site(name), self.after.site(name)
+            rows, keys = min(one.shape[0], other.shape[0]), min(one.shape[1], other.shape[1])
+            # a generated text of another length: what is read before cannot know
+            grows = one.site_name.queries == one.site_name.keys and one.site_name.keys in ("read", "text")
+            if one.heads != other.heads or (one.shape[1] != other.shape[1] and not grows):
+                continue
+            rows = min(rows, keys) if one.shape[1] != other.shape[1] else rows
+            pairs = [(one.weights(head)[:rows, :keys], other.weights(head)[:rows, :keys]) for head in range(one.heads)]
+            found[name] = torch.stack([(b - a.to(b)).abs().sum(-1).mean() / 2 for a, b in pairs])
+        return found
+
+    def state_changes(self) -> dict[str, Float[Tensor, " positions"]]:
+        """How far the residual stream behind each layer moved at each position that both traces have, as a share of its
+        length: ‖after - before‖ / ‖before‖. Of layers that one of the models does not have, none."""
+        streams = []
+        for trace in (self.before, self.after):
+            with frozen_model(trace) as model:
+                try:
+                    blocks = find_blocks(model)
+                except ValueError:  # a recurrent model
+                    return {}
+                with recorded_streams(blocks) as found:
+                    run_again(trace)
+            streams.append(found)
+        before, after = streams
+        changes = {}
+        for name, states in before.items():
+            alike = name in after and after[name].shape[2:] == states.shape[2:]
+            if not alike or states.dim() != 3:  # another model, or the nodes of a graph, which are no positions
+                continue
+            count = min(states.shape[1], after[name].shape[1])
+            old, new = states[0, :count].float(), after[name][0, :count].float()
+            changes[name] = (new - old).norm(dim=-1) / old.norm(dim=-1).clamp(min=1e-30)
+        return changes
+
     def __str__(self) -> str:
         lines = [f"before  {self.before.output_text}", f"after   {self.after.output_text}"]
         for change in self.changes:
             lines.append(f"at {change.position}: {' '.join(change.before) or '∅'} → {' '.join(change.after) or '∅'}")
-        return "\n".join([*lines, f"the largest change of a probability is {self.largest_change:.4f}"])
+        lines.append(f"the largest change of a probability is {self.largest_change:.4f}")
+        heads = [(float(x), name, n) for name, some in self.weight_changes().items() for n, x in enumerate(some)]
+        if heads and (most := max(heads))[0] > 0:
+            lines.append(f"the weights of {most[1]}, head {most[2]} changed most: {most[0]:.4f} of a row")
+        states = [(float(some.max()), name) for name, some in self.state_changes().items() if len(some)]
+        if states and (largest := max(states))[0] > 0:
+            lines.append(f"the states behind {largest[1]} moved most: by {largest[0]:.4f} of their length")
+        return "\n".join(lines)
 
 
 def compare(before: Trace, after: Trace) -> Comparison:

@@ -1332,7 +1332,11 @@ class StreamRecorder:
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
-        first = given[0] if given else torch.zeros(1, 0, 0)
+        first = given[0] if given else torch.zeros(0)
+        if first.dim() != 3:
+            raise ValueError(
+                f"what {self.block.name} reads are no states of tokens, so there is no residual stream to follow"
+            )
         self.start = self.state = first.detach()[0]
         self.norms, self.outputs, self.sites, self.steps = [], [], [], []
 

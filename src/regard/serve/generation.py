@@ -135,7 +135,7 @@ def trace_difference(before: Trace, after: Trace) -> dict[str, Any]:
         "output_text": [before.output_text, after.output_text],
         "tokens": align_tokens(output_items(before), output_items(after)),
     }
-    nothing = {"distribution": [], "at": None, "row": None}
+    nothing = {"distribution": [], "at": None, "row": None, "weights": {}, "states": {}}
     try:
         found = compare(before, after)
     except ValueError as error:
@@ -143,7 +143,21 @@ def trace_difference(before: Trace, after: Trace) -> dict[str, Any]:
     incomparable = before.request.task_model is not after.request.task_model and not same_vocabulary(before, after)
     if incomparable or not found.rows:
         return outputs | nothing | {"note": "the models have different vocabularies; only their outputs are compared"}
-    return outputs | largest_changes(found) | {"note": ""}
+    return outputs | largest_changes(found) | inner_changes(found) | {"note": ""}
+
+
+MAX_COMPARED_TOKENS = 512  # of texts whose weights and states are compared as well
+MAX_COMPARED_LABELS = 64  # positions of states that are sent
+
+
+def inner_changes(found: Comparison) -> dict[str, Any]:
+    """What changed inside: of every head its weights, of every layer its states at each position."""
+    trace = found.before
+    sizes = [max(one.site(name).shape) for one in (trace, found.after) for name in one.attention_names]
+    if max(sizes, default=0) > MAX_COMPARED_TOKENS:
+        return {"weights": {}, "states": {}}
+    states = {name: values[:MAX_COMPARED_LABELS].tolist() for name, values in found.state_changes().items()}
+    return {"weights": {name: values.tolist() for name, values in found.weight_changes().items()}, "states": states}
 
 
 def same_vocabulary(before: Trace, after: Trace) -> bool:

@@ -5,7 +5,8 @@ import { button, element, figure, h, renew, replace, say, shortened, speakThroug
 import { listen } from "./keys.js";
 import { dark, onSystemTheme } from "./paint.js";
 import { store } from "./store.js";
-import { editTexts, withoutLast } from "./side.js";
+import { editLines, withoutLast } from "./side.js";
+import { wordStrip } from "./words.js";
 import { branchText, fitting, siteOf } from "./view.js";
 import { GROUPS, made, VIEWS, viewOf } from "./views/index.js";
 
@@ -46,6 +47,7 @@ async function run() {
     lost = null;
     settle();
     showOutput();
+    wordStrip(at("words"), trace);
     tabs();
     say(`Output: ${shortened(trace.output_text ?? "", 200)}`);
   } catch (reason) {
@@ -86,8 +88,8 @@ function showOutput() {
   if (!store.state.question) at("question").value = trace.question ?? ""; // the one that was answered instead
   const others = best.slice(0, 4).map(([label, p]) => h.span({ class: "muted small" }, shortened(label), " ", figure(p, 3)));
   const unknown = (trace.unknown ?? []).slice(0, 5).map((word) => [" ", token(word)]);
-  const edits = editTexts(trace.edits ?? {});
-  const more = edits.length > 3 ? [`and ${edits.length - 3} more`] : [];
+  const edits = editLines(trace.edits ?? {}, "Take back", (left) => store.go({ edits: left }));
+  const more = edits.length > 6 ? h.li(`and ${edits.length - 6} more`) : null;
   replace(
     at("output"),
     h.span({ class: "muted small" }, "output"),
@@ -95,8 +97,7 @@ function showOutput() {
     others,
     trace.sampling ? h.span({ class: "changed small" }, "drawn: ", Object.entries(trace.sampling).filter(([, value]) => value !== null).map(([name, value]) => `${name.replace("_", "-")} ${value}`).join(", ")) : null,
     trace.before ? h.span({ class: "changed small" }, "branch: ", branchText(trace)) : null,
-    edits.length ? h.span({ class: "changed small" }, "edited: ", [...edits.slice(0, 3), ...more].join("; ")) : null,
-    edits.length ? h.span(button("Undo", () => store.go({ edits: withoutLast(store.state.edits) }), { class: "small quiet" }), button("Undo all", () => store.go({ edits: {} }), { class: "small quiet" })) : null,
+    edits.length ? h.div({ class: "changed small edited" }, "edited: ", h.ul({ class: "edits" }, edits.slice(0, 6), more), button("Undo", () => store.undo(withoutLast(store.state.edits)), { class: "small quiet" }), button("Undo all", () => store.go({ edits: {} }), { class: "small quiet" })) : null,
     unknown.length ? h.span({ class: "changed small" }, "out of vocabulary:", unknown, "; mapped to <unk>") : null,
   );
 }
@@ -114,6 +115,7 @@ async function show() {
   document.querySelector(".body").classList.toggle("wide", bare);
   at("side").hidden = bare;
   at("output").hidden = Boolean(view.alone) || !trace;
+  at("words").hidden = bare;
   panel.setAttribute("aria-labelledby", `tab-${view.name}`);
   replace(at("tells"), view.tells ?? "");
   // while another trace is on its way, the address may already speak of that one

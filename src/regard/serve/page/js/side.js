@@ -156,9 +156,6 @@ export function editLines(edits, verb, change) {
   );
 }
 
-// the same without buttons
-export const editTexts = (edits) => Object.entries(edits).flatMap(([kind, some]) => some.map((one) => inWords(kind, one)));
-
 function without(edits, kind, n) {
   const left = { ...edits, [kind]: edits[kind].filter((_, at) => at !== n) };
   if (!left[kind].length) delete left[kind];
@@ -169,6 +166,12 @@ function without(edits, kind, n) {
 export function withoutLast(edits) {
   const kind = Object.keys(edits).at(-1);
   return kind ? without(edits, kind, edits[kind].length - 1) : edits;
+}
+
+// with one weight as it should be, and no other edit of its cell
+export function withWeight(edits, one) {
+  const same = (other) => ["site", "head", "query", "key"].every((name) => other[name] === one[name]);
+  return { ...edits, weights: [...(edits.weights ?? []).filter((other) => !same(other)), one] };
 }
 
 // a head switched off, or on again: `at` is where it stands among those that are off

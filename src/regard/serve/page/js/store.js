@@ -22,6 +22,7 @@ class Store extends EventTarget {
   state = { ...EMPTY, ...read(location.hash) };
   #timer = 0;
   #step = false;
+  #past = []; // edits as they were, the last on top
 
   constructor() {
     super();
@@ -34,7 +35,18 @@ class Store extends EventTarget {
   }
 
   set(patch) {
+    const { edits, text, model } = this.state;
+    const another = ["text", "model"].some((name) => name in patch && !same(patch[name], { text, model }[name]));
+    if (another) this.#past = []; // edits of another text
+    else if ("edits" in patch && !same(patch.edits, edits)) this.#past = [...this.#past.slice(-99), edits];
     if (this.#take(patch)) this.#later();
+  }
+
+  // the edits before the last change; where none is known (an address that was sent), `otherwise`
+  undo(otherwise) {
+    const edits = this.#past.pop() ?? otherwise;
+    this.#step = true;
+    if (this.#take({ edits })) this.#later();
   }
 
   // the same, and the browser's "back" undoes it

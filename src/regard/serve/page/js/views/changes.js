@@ -1,8 +1,10 @@
 // Output diff: tokens and probabilities of two traces, before | after | Δ.
 
-import { figure, h, table, token } from "../dom.js";
+import { digits, figure, h, table, token } from "../dom.js";
+import { colour, readable } from "../paint.js";
+import { store } from "../store.js";
 
-export function changes({ output_text, tokens, distribution, row, note }, names = ["before", "after"]) {
+export function changes({ output_text, tokens, distribution, row, note, weights = {}, states = {} }, names = ["before", "after"]) {
   const other = tokens.filter((one) => !one.same).length;
   const side = (which) =>
     h.p(
@@ -19,7 +21,29 @@ export function changes({ output_text, tokens, distribution, row, note }, names 
     h.p({ class: "muted small" }, sum, note ? `; ${note}` : ""),
   ];
   if (distribution.length) parts.push(moved(distribution, row, names));
+  if (Object.keys(weights).length) parts.push(inside("Weights: how much of a row moved, by head", "½ Σ |Δ| of a row, averaged: 0 is unchanged, 1 is elsewhere altogether", weights, "head", (site, head) => store.go({ site, head, view: "matrix" })));
+  if (Object.keys(states).length) parts.push(inside("States: how far the residual stream moved, by position", "‖Δx‖ / ‖x‖ behind each layer", states, ""));
   return h.div({ class: "changes" }, parts);
+}
+
+// a line for each layer, a cell for each head or position; open(name, n): a click on a cell
+function inside(title, unit, found, what, open = null) {
+  const wide = Math.max(...Object.values(found).map((some) => some.length));
+  const most = Math.max(...Object.values(found).flat(), 1e-9);
+  const cell = (name) => (value, n) => {
+    const share = Math.sqrt(value / most);
+    const style = { background: colour("weights", share), color: readable("weights", share) };
+    const attributes = { class: "effect", style, title: `${name}, ${what || "position"} ${n}: ${value}`, data: { change: String(value) } };
+    const text = digits(value, 2, 2);
+    return h.td(open ? h.button({ type: "button", ...attributes, on: { click: () => open(name, n) } }, h.span({ class: "hidden-text" }, `${name}, head ${n}: `), text) : h.div(attributes, text));
+  };
+  const rows = Object.entries(found).map(([name, some]) => [h.th({ scope: "row" }, name), ...some.map(cell(name))]);
+  const head = Array.from({ length: wide }, (_, n) => `${what} ${n}`.trim());
+  return h.section(
+    h.h3(title),
+    h.p({ class: "muted small" }, unit),
+    h.div({ class: "sideways", tabindex: "0", role: "region", "aria-label": title }, table(["layer", ...head], rows, { class: "plain effects" })),
+  );
 }
 
 function moved(distribution, where, names) {

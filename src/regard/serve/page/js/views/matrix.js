@@ -1,10 +1,10 @@
 // Matrix view: one head as products, scores, masked scores or weights, at any zoom, with exact numbers.
 
 import * as api from "../api.js";
-import { digits, h, replace, say, shortened } from "../dom.js";
-import { cellAt, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawSheet, frameOf, layout, area } from "../grid.js";
-import { coded, dark, fit, inks, legend, sheet } from "../paint.js";
-import { choice } from "../side.js";
+import { clamp, digits, h, pointer, replace, say, shortened } from "../dom.js";
+import { cellAt, cellBox, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawSheet, frameOf, layout, area } from "../grid.js";
+import { coded, colour, dark, fit, inks, legend, readable, sheet } from "../paint.js";
+import { choice, withWeight } from "../side.js";
 import { store } from "../store.js";
 import { hides, isOff, labels, latest, selectedHeads, siteOf, View } from "../view.js";
 import { isWhole, keyed, navigate, sane, whole, zoomed } from "../zoom.js";
@@ -27,6 +27,8 @@ class Matrix extends View {
   #load = latest();
   #read = latest();
   #hovered = null;
+  #dragged = null; // {cell, from, start, value}: a weight that is being set
+  #drag = h.button({ type: "button", "aria-pressed": "false", title: "Drag a cell up or down to set its weight", on: { click: () => this.toggleDrag() } }, "Drag weights");
 
   connectedCallback() {
     if (this.firstChild) return;
@@ -36,6 +38,7 @@ class Matrix extends View {
       button("Zoom out", "−", () => this.zoom(1 / 1.5)),
       button("Zoom in", "+", () => this.zoom(1.5)),
       button("All of the matrix", "All", () => store.set({ window: null })),
+      this.#drag,
     );
     const head = h.div({ class: "view-head" }, this.#stages, zoom);
     const main = h.div(this.#plot, this.#note, this.#legend);
@@ -48,6 +51,7 @@ class Matrix extends View {
       open: () => store.go({ view: "pair" }),
     });
     this.#over.addEventListener("keydown", (event) => this.key(event));
+    for (const name of ["pointerdown", "pointermove", "pointerup"]) this.#over.addEventListener(name, (event) => this.dragging(event), { capture: true });
     this.#over.addEventListener("focus", () => this.tell());
   }
 
@@ -95,7 +99,7 @@ class Matrix extends View {
     const space = area(this.#plot, PROFILE + 76, 420, 1.1);
     this.plot = layout(this.#below.getContext("2d"), this.names, this.now.window, space, this.ink.font);
     this.size = [space.width, Math.ceil(this.plot.top + this.plot.height + PROFILE + 14)];
-    this.#over.style.touchAction = isWhole(this.now.window, this.now.rows, this.now.columns) ? "pan-y" : "none";
+    this.touch();
     this.draw();
     this.loading = this.#load(() => this.load());
   }
@@ -212,6 +216,17 @@ class Matrix extends View {
     const numbers = this.#rows.get(row);
     if (inside) drawCursor(context, this.plot, row, column, this.ink);
     if (inside) drawHere(context, this.plot, this.names, [row, column], this.ink);
+    if (this.#dragged) {
+      const [x, y, wide, high] = cellBox(this.plot, ...this.#dragged.cell);
+      const share = Math.sqrt(this.#dragged.value);
+      context.fillStyle = colour("weights", share);
+      context.fillRect(x + 2, y + 2, wide - 4, high - 4);
+      context.fillStyle = readable("weights", share);
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.font = `600 12px ${this.ink.font}`;
+      context.fillText(digits(this.#dragged.value, 2, 2), x + wide / 2, y + high / 2);
+    }
     if (numbers?.heads) {
       this.several.drawRows(context, this.plot, numbers.heads, this.ink, PROFILE);
       if (this.fresh("card", this.now.subject, row, column, dark())) this.several.headsCard(this.#card, { row, column, heads: this.now.heads, rows: numbers.heads, names: this.names });
@@ -220,7 +235,8 @@ class Matrix extends View {
     if (numbers?.[stage]) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE);
     if (numbers && this.fresh("card", this.now.trace.id, this.now.site.name, this.now.head, stage, row, column)) {
       const off = isOff(this.now.trace, this.now.site, this.now.head);
-      cellCard(this.#card, { row, column, numbers, stage, names: this.names, check: this.checked, off });
+      const set = this.settable ? (value) => this.setWeight([row, column], value) : null;
+      cellCard(this.#card, { row, column, numbers, stage, names: this.names, check: this.checked, off, set });
     }
   }
 
@@ -242,6 +258,55 @@ class Matrix extends View {
     const text = `${row} “${query}” attends to ${column} “${key}”${what}`;
     this.#over.setAttribute("aria-label", `${this.now.site.name}, head ${this.now.head}. ${text}`);
     say(text, this);
+  }
+
+  // --- setting a weight ---
+
+  toggleDrag() {
+    this.#drag.setAttribute("aria-pressed", String(this.#drag.ariaPressed !== "true"));
+    this.touch();
+  }
+
+  // a finger scrolls the page unless it pans the matrix or sets a weight
+  touch() {
+    const scrolls = isWhole(this.now.window, this.now.rows, this.now.columns) && this.#drag.ariaPressed !== "true";
+    this.#over.style.touchAction = scrolls ? "pan-y" : "none";
+  }
+
+  get settable() {
+    const { trace, site, head, stage } = this.now;
+    return !this.many && stage === "weights" && !isOff(trace, site, head);
+  }
+
+  // up is more: 150 pixels are a whole
+  dragging(event) {
+    const [x, y] = pointer(this.#over, event);
+    if (event.type === "pointerdown") {
+      const cell = this.#drag.ariaPressed === "true" && this.settable && event.button === 0 ? cellAt(this.plot, x, y) : null;
+      const from = cell && this.#rows.get(cell[0])?.weights?.[cell[1]];
+      if (!cell || from === undefined) return;
+      this.#over.setPointerCapture(event.pointerId);
+      this.#dragged = { cell, from, start: y, value: from };
+    }
+    if (!this.#dragged) return;
+    event.stopImmediatePropagation(); // not a pan
+    event.preventDefault();
+    const { cell, from, start } = this.#dragged;
+    this.#dragged.value = Math.abs(start - y) < 3 ? from : Math.round(100 * clamp(from + (start - y) / 150, 0, 1)) / 100;
+    if (event.type === "pointerup") {
+      const { value } = this.#dragged;
+      this.#dragged = null;
+      if (value === from) store.set({ query: cell[0], key: cell[1] });
+      else this.setWeight(cell, value);
+    }
+    this.over();
+  }
+
+  setWeight([query, key], value) {
+    const { site, head } = this.now;
+    const { edits } = store.state;
+    store.go({ query, key, edits: withWeight(edits, { site: site.name, head, query, key, value }) });
+    say(`Weight ${query} → ${key} set to ${value}`);
   }
 
   // --- moving ---

@@ -20,6 +20,7 @@ const ORDERS = [
 const UNITS = new Map(ORDERS.map(([name, , , factor, unit]) => [name, [factor, unit]]));
 const PICTURE = 48; // pixels of a thumbnail as the server pools it
 const GAP = 14;
+const SWITCH = 70; // pixels: smaller pictures have no room for a switch
 const EDGE = 4; // room for the mark around a picture
 
 class Overview extends View {
@@ -77,9 +78,9 @@ class Overview extends View {
     }
   }
 
-  // the head that stands in large, off or on again
-  switchOff() {
-    const tile = this.#tiles[this.shown];
+  // a head off or on again: the one that stands in large, unless another is told
+  switchOff(which = this.shown) {
+    const tile = this.#tiles[which];
     if (!tile) return;
     const { edits } = store.state;
     const at = (edits.off ?? []).findIndex((one) => one.site === tile.site.name && one.head === tile.head);
@@ -204,9 +205,24 @@ class Overview extends View {
   caption(context, tile, order, ink) {
     const { x, y, size, site, head } = tile;
     context.font = `12px ${ink.font}`;
+    const off = isOff(this.trace, site, head);
+    if (size >= SWITCH) {
+      context.textAlign = "right";
+      context.fillStyle = off ? ink.gold : ink.accent;
+      context.fillText(off ? "off" : "on", x + size, y + (order === "place" ? tile.h : size) + 14);
+      context.textAlign = "left";
+    }
+    if (off) {
+      context.strokeStyle = ink.gold;
+      context.lineWidth = 2;
+      context.beginPath();
+      context.moveTo(x, y);
+      context.lineTo(x + tile.w, y + tile.h);
+      context.stroke();
+    }
     context.fillStyle = ink.muted;
     if (order === "place") {
-      context.fillText(`head ${head}`, x, y + tile.h + 14, size);
+      context.fillText(`head ${head}`, x, y + tile.h + 14, size - 26);
       if (!tile.opens) return;
       context.fillStyle = ink.ink;
       context.font = `14px ${ink.font}`;
@@ -251,7 +267,20 @@ class Overview extends View {
 
   press(event) {
     const found = this.at(event);
-    if (found >= 0) this.open(found);
+    if (found < 0) return;
+    if (this.onSwitch(event, this.#tiles[found])) this.switchOff(found);
+    else this.open(found);
+  }
+
+  // the word “on” or “off” below a picture
+  onSwitch(event, tile) {
+    const [x, y] = pointer(this.#canvas, event);
+    return tile.size >= SWITCH && x >= tile.x + tile.size - 28 && y >= tile.y + tile.h + 1;
+  }
+
+  switchAt(n) {
+    const { x, y, h, size } = this.#tiles[n];
+    return [x + size - 8, y + h + 8];
   }
 
   key(event) {
@@ -259,6 +288,10 @@ class Overview extends View {
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
       return this.open(this.#here);
+    }
+    if (event.key === "Delete" || event.key === "x") {
+      event.preventDefault();
+      return this.switchOff(this.#here);
     }
     let to = event.key in steps ? this.#here + steps[event.key] : null;
     if (event.key === "ArrowUp" || event.key === "ArrowDown") to = this.above(event.key === "ArrowDown" ? 1 : -1);
@@ -300,7 +333,7 @@ class Overview extends View {
     const parts = ORDERS.slice(1).map(([name, label, , factor, unit]) => [label, this.value(tile, name), factor, unit]);
     const known = parts.filter(([, value]) => value !== null).map(([label, value, factor, unit]) => `${label} ${digits(factor * value, 4)} ${unit}`);
     const text = `${tile.site.name}, head ${tile.head}: ${known.join(", ")}`;
-    this.#canvas.setAttribute("aria-label", `Heads. ${text}. Arrows move, Enter opens.`);
+    this.#canvas.setAttribute("aria-label", `Heads. ${text}. Arrows move, Enter opens, Delete switches off or on.`);
     return text;
   }
 }

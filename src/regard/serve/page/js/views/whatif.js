@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { h, replace, say, shortened } from "../dom.js";
-import { choices, editLines } from "../side.js";
+import { choices, editLines, withoutLast } from "../side.js";
 import { store } from "../store.js";
 import { isOff, labels, latest, siteOf, View } from "../view.js";
 import { changes } from "./changes.js";
@@ -27,7 +27,6 @@ class WhatIf extends View {
   #out = h.div();
   #python = h.pre({ class: "python", tabindex: "0" });
   #load = latest();
-  #past = []; // edits as they were, the last on top
   #kind = "off";
 
   connectedCallback() {
@@ -149,14 +148,11 @@ class WhatIf extends View {
   }
 
   change(edits) {
-    this.#past.push(store.state.edits);
     store.go({ edits });
   }
 
   undo() {
-    const last = this.#past.pop();
-    if (last) store.go({ edits: last });
-    this.#undo.disabled = !this.#past.length;
+    store.undo(withoutLast(store.state.edits));
   }
 
   made(edits) {
@@ -164,7 +160,7 @@ class WhatIf extends View {
     const all = editLines(edits, "Remove", (left) => this.change(left));
     const none = "No interventions yet: what you add is listed here and compared with the unmodified model.";
     replace(this.#made, all.length ? all : h.li({ class: "muted" }, none));
-    this.#undo.disabled = !this.#past.length;
+    this.#undo.disabled = !all.length;
     this.#clear.disabled = !all.length;
     if (had) (this.#made.querySelector("button") ?? this.#undo).focus();
   }
