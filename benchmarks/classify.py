@@ -12,6 +12,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,9 @@ def settings_of(corpus: str, rung: str, seed: int) -> ClassificationSettings:
     )
 
 
-def measure(settings: ClassificationSettings, texts: dict[str, list[LabelledText]], split: Split) -> dict[str, float]:
+def measure(
+    settings: ClassificationSettings, texts: Mapping[str, Sequence[LabelledText]], split: Split
+) -> dict[str, float]:
     began, train, held_out = time.process_time(), texts["train"], texts["valid"]
     classifier = TextClassifier.from_examples(train, settings)
     with tempfile.TemporaryDirectory() as folder:

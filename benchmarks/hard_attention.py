@@ -47,9 +47,9 @@ from regard.tasks.sequence_classification.task import (
     ExpectedLoss,
     GradientNoise,
     HardAttentionClassifier,
+    LabelledBatch,
     LearnedBaseline,
     NoBaseline,
-    TextBatch,
     collate,
     compute_gradient,
     draw_gradients,
@@ -161,7 +161,7 @@ def noises(seed: int) -> list[dict[str, Any]]:
 
 
 def noise_of(
-    model: HardAttentionClassifier, task: Task, texts: TextBatch, where: dict[str, int]
+    model: HardAttentionClassifier, task: Task, texts: LabelledBatch, where: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
     batch = (texts, texts.tokens)
     for name, way in ESTIMATORS.items():

@@ -11,8 +11,8 @@ from regard.tasks.sequence_classification.task import (
     CrossEntropyLoss,
     Example,
     ExpectedLoss,
+    LabelledBatch,
     ReinforceLoss,
-    TextBatch,
     collate,
     lengths_of,
 )
@@ -60,7 +60,7 @@ class Sentences:
     examples: list[Example]
     deciding: list[int | None]
 
-    def corpus(self, seed: int) -> Corpus[Example, TextBatch]:
+    def corpus(self, seed: int) -> Corpus[Example, LabelledBatch]:
         batches = TokenBatchSampler(lengths_of(self.examples), tokens=BATCH * (1 + LONGEST), sentences=BATCH, seed=seed)
         return Corpus(self.examples, batches, collate)
 

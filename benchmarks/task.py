@@ -4,7 +4,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,7 @@ def arguments() -> argparse.Namespace:
 
 
 def one_run(
-    task: Task, settings: Any, seed: int, examples: dict[str, list[Any]], args: argparse.Namespace
+    task: Task, settings: Any, seed: int, examples: Mapping[str, Sequence[Any]], args: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """As `regard train` and `regard evaluate` do it; a run that is finished is only read."""
     folder = args.out / f"{args.recipe.stem}-{seed}"

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from typing import get_args
 
 from rich.console import Console
@@ -57,8 +58,8 @@ def arguments() -> argparse.Namespace:
 def trained(
     settings: TranslationSettings,
     args: argparse.Namespace,
-    pairs: list[SentencePair],
-    held_out: list[SentencePair],
+    pairs: Sequence[SentencePair],
+    held_out: Sequence[SentencePair],
     console: Console,
 ) -> Translator:
     """As `regard train` does it; a run that is finished is only read."""
@@ -76,7 +77,7 @@ def trained(
 
 
 def measured(
-    translator: Translator, split: Split, pairs: list[SentencePair], search: Beam, console: Console
+    translator: Translator, split: Split, pairs: Sequence[SentencePair], search: Beam, console: Console
 ) -> list[dict[str, str | float]]:
     arriving = translate_lines(translator, [pair.source for pair in pairs], search, tokens=TOKENS)
     found = dict(track(arriving, f"translating {split}", len(pairs), console=console, transient=True))

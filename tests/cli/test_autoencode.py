@@ -1,6 +1,7 @@
 """regard rebuild, and train, evaluate and look for autoencoders: lines in and out, what lies between, and refusals."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def run(train) -> Path:
 
 
 @pytest.fixture(scope="module")
-def learnt(run) -> list[str]:
+def learnt(run) -> Sequence[str]:
     return SentenceAutoencoder.load(run).settings.data.read("train").examples
 
 

@@ -1,5 +1,6 @@
 """Autoencoders as a task: a sentence through its latent, whatever else is in the batch; exact resume; refusals."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ SETTINGS = AutoencodingSettings(
 )
 
 
-def sentences(split: Split = "train", **changes) -> list[str]:
+def sentences(split: Split = "train", **changes) -> Sequence[str]:
     return replace(SETTINGS, **changes).data.read(split).examples
 
 
@@ -75,7 +76,7 @@ def test_the_gradient_does_not_depend_on_the_split():
     one, given = sentence_autoencoder("gru"), sentences()[:6]
     one.model.double()
 
-    def gradient(parts: list[list[str]]) -> list[torch.Tensor]:
+    def gradient(parts: list[Sequence[str]]) -> list[torch.Tensor]:
         one.model.zero_grad()
         for part in parts:
             batch = collate(one.examples(part))

@@ -19,10 +19,10 @@ from regard.tasks.sequence_classification.task import (
     CrossEntropyLoss,
     ExpectedLoss,
     HardAttentionClassifier,
+    LabelledBatch,
     LearnedBaseline,
     NoBaseline,
     ReinforceLoss,
-    TextBatch,
     collate,
     compute_gradient,
     entropy,
@@ -63,7 +63,7 @@ def chooser(normaliser: Normaliser, *, learned: bool = True, seed: int = 1) -> H
     return HardAttentionClassifier(classifier, baseline).double().train()
 
 
-def batch(*texts: tuple[list[int], int]) -> tuple[TextBatch, int]:
+def batch(*texts: tuple[list[int], int]) -> tuple[LabelledBatch, int]:
     made = collate(texts or [([3, 4, 5, 6, 7], 1)])
     return made, made.tokens
 
@@ -272,7 +272,7 @@ def test_the_value_of_reinforce_is_the_cross_entropy_of_what_was_drawn():
 
 
 def test_a_text_without_words_is_no_trouble():
-    texts = TextBatch(torch.zeros(2, 3).long(), torch.tensor([0, 2]), torch.tensor([0, 1]))
+    texts = LabelledBatch(torch.zeros(2, 3).long(), torch.tensor([0, 2]), torch.tensor([0, 1]))
     for loss in (ReinforceLoss(entropy=0.1), ExpectedLoss()):
         model = chooser(Hard())
         found = compute_gradient(model, loss, (texts, 2), list(model.parameters()))
@@ -344,4 +344,4 @@ def test_mistakes_are_told_with_a_remedy():
     with pytest.raises(ValueError, match=r"entropy=-0.5 would reward a closed mind"):
         ReinforceLoss(entropy=-0.5)
     with pytest.raises(ValueError, match="2 texts, 2 lengths and 1 labels"):
-        TextBatch(torch.zeros(2, 3).long(), torch.tensor([3, 2]), torch.tensor([1]))
+        LabelledBatch(torch.zeros(2, 3).long(), torch.tensor([3, 2]), torch.tensor([1]))

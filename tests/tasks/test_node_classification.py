@@ -1,5 +1,6 @@
 """Labels for the nodes of a graph: who teaches, who is asked, another graph; exact resume; what is refused."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -28,7 +29,7 @@ SETTINGS = NodeClassificationSettings(
 )
 
 
-def people(split: Split = "train", **changes) -> list[LabelledNode]:
+def people(split: Split = "train", **changes) -> Sequence[LabelledNode]:
     return replace(SETTINGS, **changes).data.read(split).examples
 
 

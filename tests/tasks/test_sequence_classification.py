@@ -1,6 +1,7 @@
 """Classification as a task: settings, reading, learning, exact resume, and the same label in any company."""
 
 import lzma
+from collections.abc import Sequence
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -59,7 +60,7 @@ def settings_of(rung: str, **train) -> ClassificationSettings:
     )
 
 
-def texts_of(settings: ClassificationSettings) -> tuple[list[LabelledText], list[LabelledText]]:
+def texts_of(settings: ClassificationSettings) -> tuple[Sequence[LabelledText], Sequence[LabelledText]]:
     train = settings.data.read("train").examples
     return train, train[:23]
 

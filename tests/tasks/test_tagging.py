@@ -1,5 +1,6 @@
 """Taggers: words to pieces and back, whatever else is in the batch; trees; exact resume; what is refused."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -43,7 +44,7 @@ SETTINGS = TaggingSettings(
 )
 
 
-def sentences(count: int = 30) -> list[TaggedSentence]:
+def sentences(count: int = 30) -> Sequence[TaggedSentence]:
     return replace(SETTINGS, data=replace(SETTINGS.data, sentences=count)).data.read("train").examples
 
 
@@ -93,7 +94,7 @@ def test_the_gradient_does_not_depend_on_the_split():
     one, given = tagger(), sentences(6)
     one.model.double()
 
-    def gradient(parts: list[list[TaggedSentence]]) -> list[torch.Tensor]:
+    def gradient(parts: list[Sequence[TaggedSentence]]) -> list[torch.Tensor]:
         one.model.zero_grad()
         for part in parts:
             batch = collate(one.examples(part))

@@ -1,6 +1,7 @@
 """The verb of every task's model: one input or a list, with text and score, the same as the model's own figures."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ ENCODER = EncoderConfig(kind="transformer", layers=1, model=16, heads=2, hidden=
 TEXTS = ["the cat sleeps", "a dog eats the cat"]
 
 
-def some_examples(settings: RunSettings) -> list[Any]:
+def some_examples(settings: RunSettings) -> Sequence[Any]:
     return get_task(settings.task).read(settings, "train").examples[:20]
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from regard.data import SentencePair
+from regard.data.batching import TokenBatchSampler
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.task import TranslationSettings, Translator
@@ -128,6 +129,7 @@ def test_pairs_that_are_too_long_are_left_out_and_counted_on_both_sides(tmp_path
     same = Translator.from_examples([*KNOWN, long, long], settings(max_length=19)).job(KNOWN, HELD_OUT)
     assert run.job.validate(run.job.model.eval()) == same.validate(run.job.model)
     assert isinstance(run.job.data, Corpus)
+    assert isinstance(run.job.data.batches, TokenBatchSampler)
     rows = {row for batch in run.job.data.batches.epoch(0) for row in batch}
     assert rows == set(range(len(KNOWN)))
     assert fit(tmp_path).job.left_out == 0

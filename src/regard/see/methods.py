@@ -1537,6 +1537,7 @@ class NextTokens:
         entropy: of what is drawn, in nats.
 
     Examples:
+        >>> from regard.decode import Sampling
         >>> found = next_tokens(trace_model("run", "the cat sleeps", sampling=Sampling(top_k=3)), row=0)
         >>> found.kept, round(sum(drawn for _, _, drawn in found.tokens), 4)
         (3, 1.0)

@@ -80,12 +80,12 @@ def random_keys(seed: int, count: int) -> "NDArray[np.uint64]":
     return random_keys_at(seed, np.arange(count, dtype=np.uint64))
 
 
-def random_keys_at(seed: int, numbers: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
-    """The keys with these numbers, at once."""
+def random_keys_at(seed: "int | NDArray[np.uint64]", numbers: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
+    """The keys with these numbers, at once; of one seed, or each of its own."""
     import numpy as np
 
     with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
-        return mix64_all(np.uint64(seed & MASK) + (numbers + np.uint64(1)) * np.uint64(GOLDEN_GAMMA))
+        return mix64_all((np.uint64(seed & MASK) if isinstance(seed, int) else seed) + (numbers + np.uint64(1)) * np.uint64(GOLDEN_GAMMA))
 
 
 def mix64_all(values: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
@@ -144,4 +144,4 @@ def keyed_hash(seeds: "NDArray[np.uint64]", step: int, numbers: "NDArray[np.uint
 
     with np.errstate(over="ignore"):
         keys = mix64_all(seeds + np.uint64((step + 1) * GOLDEN_GAMMA & MASK))
-        return mix64_all(keys + (numbers + np.uint64(1)) * np.uint64(GOLDEN_GAMMA))
+    return random_keys_at(keys, numbers)

@@ -137,7 +137,7 @@ UNLABELLED = -100  # as in torch: nothing is learnt of such a text
 
 
 @dataclass(frozen=True, eq=False)
-class TextBatch:
+class LabelledBatch:
     """Padded texts and their labels."""
 
     terms: Int[Tensor, "b t"]
@@ -151,16 +151,16 @@ class TextBatch:
                 "every text needs one of each"
             )
 
-    def to(self, device: torch.device | str) -> "TextBatch":
-        return TextBatch(*(to_device_async(part, device) for part in (self.terms, self.lengths, self.labels)))
+    def to(self, device: torch.device | str) -> "LabelledBatch":
+        return LabelledBatch(*(to_device_async(part, device) for part in (self.terms, self.lengths, self.labels)))
 
     @property
     def tokens(self) -> int:
         return int((self.labels != UNLABELLED).sum())
 
 
-def collate(examples: Sequence[Example]) -> TextBatch:
-    return TextBatch(*pad_rows([terms for terms, _ in examples]), torch.tensor([label for _, label in examples]))  # type: ignore[arg-type]
+def collate(examples: Sequence[Example]) -> LabelledBatch:
+    return LabelledBatch(*pad_rows([terms for terms, _ in examples]), torch.tensor([label for _, label in examples]))  # type: ignore[arg-type]
 
 
 def filler(length: int) -> Example:
@@ -183,7 +183,7 @@ class ClassificationLoss:
     rdrop: float = 0.0
     dropout: float = 0.0
 
-    def __call__(self, model: nn.Module, batch: tuple[TextBatch, int]) -> tuple[Tensor, int]:
+    def __call__(self, model: nn.Module, batch: tuple[LabelledBatch, int]) -> tuple[Tensor, int]:
         given, texts = batch
         passes = 2 if self.rdrop else 1
         terms, lengths, labels = (
@@ -458,7 +458,7 @@ class HardAttentionClassifier(nn.Module):
 class CrossEntropyLoss:
     """-log p(label), whatever the model attended to."""
 
-    def __call__(self, model: nn.Module, batch: tuple[TextBatch, int]) -> tuple[Tensor, int]:
+    def __call__(self, model: nn.Module, batch: tuple[LabelledBatch, int]) -> tuple[Tensor, int]:
         texts, count = batch
         return label_nll(model(texts.terms, texts.lengths), texts.labels).sum(), count
 
@@ -481,7 +481,7 @@ class ReinforceLoss:
         if self.entropy < 0:
             raise ValueError(f"entropy={self.entropy} would reward a closed mind; it must be 0 or more")
 
-    def __call__(self, model: nn.Module, batch: tuple[TextBatch, int]) -> tuple[Tensor, int]:
+    def __call__(self, model: nn.Module, batch: tuple[LabelledBatch, int]) -> tuple[Tensor, int]:
         if not isinstance(model, HardAttentionClassifier):
             raise ValueError(
                 f"REINFORCE needs a baseline, which a {type(model).__name__} has not; "
@@ -512,7 +512,7 @@ class ReinforceLoss:
 class ExpectedLoss:
     """Σ_words p(word) · -log p(label | word): no draw, no noise, and a label to be guessed for every word."""
 
-    def __call__(self, model: nn.Module, batch: tuple[TextBatch, int]) -> tuple[Tensor, int]:
+    def __call__(self, model: nn.Module, batch: tuple[LabelledBatch, int]) -> tuple[Tensor, int]:
         classifier = model.classifier if isinstance(model, HardAttentionClassifier) else model
         if not isinstance(classifier, SequenceClassifier):
             raise ValueError(

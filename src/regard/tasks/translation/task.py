@@ -349,7 +349,7 @@ def save_alignment_heads(
     return heads
 
 
-def choose_alignment_heads(translator: Translator, held_out: list[SentencePair]) -> tuple[AlignmentHead, ...]:
+def choose_alignment_heads(translator: Translator, held_out: Sequence[SentencePair]) -> tuple[AlignmentHead, ...]:
     config, data = translator.settings.model, translator.settings.data
     if config.kind in RNN_KINDS:
         return ()
