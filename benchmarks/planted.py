@@ -885,6 +885,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("backtracking", "ones cut by the limit come first", "cuts[step, n, rank], n))", "~cuts[step, n, rank], n))"),
     ],
     "decode/stepwise.py": [
+        ("sampling", "what is truncated is not made up for", "(drawn / drawn.sum(-1, keepdim=True))[0]", "drawn[0]"),
         ("writing", "begins anew behind all of the context", "list(recent)[-(limit // 2) :]", "list(recent)"),
         ("writing", "reads its own last token twice", "        unread = [token]\n", "        unread = [token, token]\n"),
         ("writing", "a prompt is read without its last token", "state, unread, seen, row = model.start(1), list(recent), 0", "state, unread, seen, row = model.start(1), list(recent)[:-1] or list(recent), 0"),
@@ -1068,8 +1069,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("corpus", "tags of other words", "start in starts]", "start in [0, *starts]]"),
     ],
     "see/trace.py": [
-        ("sampling", "what is truncated is not made up for", "(drawn / drawn.sum(-1, keepdim=True))[0]", "drawn[0]"),
-        ("sampling", "the output is searched for all the same", "search = drawn or target_search(", "search = target_search("),
+        ("sampling", "the output is searched for all the same", "max_length=search.max_length) if request.sampling else search", "max_length=search.max_length) if False else search"),
         ("first cell", "a sink is chosen", "(exclusive * tells if", "(largest * tells if"),
         ("first cell", "a word may attend to itself", "tells &= keys != ", "tells &= keys >= 0 * "),
         ("first cell", "the end of a sentence counts as a word", "word is not None and telling[word]", "word is None or telling[word]"),

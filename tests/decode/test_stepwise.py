@@ -34,6 +34,13 @@ def test_the_nucleus_on_paper():
     assert (Sampling(top_k=3, top_p=1.0).truncate_distribution(steep)[0] > 0).all()
 
 
+def test_the_probabilities_of_a_draw_add_up_to_one_over_what_is_kept():
+    """Padding and the start are never drawn; of the others 0.05, 0.3 and 0.15 two are kept: ⅔ and ⅓."""
+    drawn = Sampling(top_k=2).probabilities(SCORES[0])
+    assert drawn.tolist() == pytest.approx([0, 0, 0, 2 / 3, 1 / 3])
+    assert Sampling(top_p=0.5).probabilities(SCORES[0]).tolist() == pytest.approx([0, 0, 0, 1, 0])
+
+
 def test_top_k_on_paper():
     assert kept(Sampling(top_k=2)) == pytest.approx({1: 4 / 7, 3: 3 / 7})
     assert set(kept(Sampling(top_k=99))) == {0, 1, 2, 3, 4}

@@ -279,6 +279,14 @@ class Sampling(StepwiseSearch):
         before = probabilities.cumsum(-1) - probabilities  # the token that crosses p has less than p before it
         return torch.where(before < self.top_p, probabilities, 0.0), tokens
 
+    def probabilities(
+        self, logits: Float[Tensor, " v"], constraints: Constraints = Constraints()
+    ) -> Float[Tensor, " v"]:
+        """With which probability each token is drawn next: 0 for all that is truncated or not allowed."""
+        row = PartialHypothesis(DecodingRequest(()))
+        drawn, tokens = self.truncate_distribution(mask_disallowed(log_probabilities(logits[None]), [row], constraints))
+        return torch.zeros_like(logits).scatter(0, tokens[0], (drawn / drawn.sum(-1, keepdim=True))[0].to(logits))
+
     def apply_temperature(self, scores: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
         """softmax(scores / temperature); all 0 where no token is allowed."""
         return torch.where(scores > -torch.inf, (scores / self.temperature).softmax(-1), 0.0)

@@ -27,10 +27,9 @@ from regard.attention.core import UNDECLARED_AXES
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam
-from regard.decode.search import Constraints, DecodingRequest, LengthLimit, translate
-from regard.decode.stepwise import Greedy, PartialHypothesis, Sampling, mask_disallowed
+from regard.decode.search import Constraints, LengthLimit, translate
+from regard.decode.stepwise import Greedy, Sampling
 from regard.decode.text_generation import generate, text_constraints
-from regard.decode.topk import log_probabilities
 from regard.decode.translation import unknown_words
 from regard.models.seq2seq import inference_mode
 from regard.see.beam_tree import BeamTree, beam_tree, continuation_tree
@@ -179,18 +178,13 @@ class Trace:
 
     def next_token_probabilities(self, step: int, sampling: Sampling | None = None) -> Float[Tensor, " vocabulary"]:
         """The probability of every token at one step, given those before it; `predictions.option_name` names them. With
-        a `sampling`, that with which it would be drawn: at a temperature, and 0 for all that is truncated or banned.
-        """
+        a `sampling`, that with which it would be drawn: at a temperature, and 0 for all that is truncated or banned."""
         self.generated_ids()
-        shares = self.predictions.probabilities(step)
         if sampling is None:
-            return shares
-        generation = self.request.task.generation(self.request.task_model, self.request.task_input())
-        constraints = Constraints() if generation.source is not None else text_constraints(generation.tokenizer)
-        scores = log_probabilities(self.predictions.logits[step][None])
-        masked = mask_disallowed(scores, [PartialHypothesis(DecodingRequest(()))], constraints)
-        drawn, tokens = sampling.truncate_distribution(masked)
-        return torch.zeros_like(shares).scatter(0, tokens[0], (drawn / drawn.sum(-1, keepdim=True))[0].to(shares))
+            return self.predictions.probabilities(step)
+        given = self.request.task.generation(self.request.task_model, self.request.task_input())
+        constraints = Constraints() if given.source is not None else text_constraints(given.tokenizer)
+        return sampling.probabilities(self.predictions.logits[step], constraints)
 
     def branch(self, step: int, token: int | str) -> "Trace":
         """The same up to a step, then this token, then whatever the model makes of it."""
@@ -273,11 +267,8 @@ def trace_model(
         )
     if not text.strip():
         raise ValueError("the text is empty; give at least one word")
-    return build_trace(
-        TraceRequest(
-            task_model, text, question, target, beam, more, longest, edits=edits, array=array, sampling=sampling
-        )
-    )
+    given = task_model, text, question, target, beam, more, longest
+    return build_trace(TraceRequest(*given, edits=edits, array=array, sampling=sampling))
 
 
 def build_trace(request: TraceRequest) -> Trace:
@@ -315,16 +306,14 @@ def with_output(request: TraceRequest) -> TaskInput:
     model = generation.model
     with request.edited():
         if generation.source is not None:
-            limit = LengthLimit(0, generation.max_tokens)
-            drawn = request.sampling and replace(request.sampling, max_length=limit)
-            search = drawn or target_search(generation, generation.beam)
+            search = target_search(generation, generation.beam)
+            search = replace(request.sampling, max_length=search.max_length) if request.sampling else search
             ((found, *_),) = translate(model, [generation.source], search, prefixes=[generation.prefix])
             return replace(given, ids=found.ids, searched=True, finished=found.finished)
         if generation.beam == 1 or request.sampling:
-            constraints = text_constraints(generation.tokenizer)
-            search = request.sampling or Greedy()
-            tokens = generate(model, generation.prefix, search, tokens=generation.max_tokens, constraints=constraints)
-            more = tuple(one.id for one in tokens)
+            search, constraints = request.sampling or Greedy(), text_constraints(generation.tokenizer)
+            found = generate(model, generation.prefix, search, tokens=generation.max_tokens, constraints=constraints)
+            more = tuple(one.id for one in found)
         else:
             more = search_tree(generation, generation.beam).hypotheses[0].ids
     prompt = generation.prefix[len(generation.prefix) - generation.first_step :]
@@ -375,12 +364,10 @@ def number_undeclared_axes(trace: Trace) -> Trace:
 def refuse_irrelevant(request: TraceRequest) -> None:
     """Refuses arguments that mean nothing to this task."""
     task = request.task
-    for name in ("question", "target", "beam"):
-        if vars(request)[name] is not None and name not in task.inputs.options:
+    for name, option in {"question": "question", "target": "target", "beam": "beam", "sampling": "beam"}.items():
+        if vars(request)[name] is not None and option not in task.inputs.options:
             raise ValueError(f"{name} means nothing to a model for the task {task.name!r}; leave it out")
-    if request.sampling is not None and "beam" not in task.inputs.options:
-        raise ValueError(f"sampling means nothing to a model for the task {task.name!r}; leave it out")
-    if request.sampling is not None and request.target is not None:
+    if request.sampling and request.target is not None:
         raise ValueError("a target is read, not drawn; leave out the target or the sampling")
     if request.more and "more" not in task.inputs.options:
         raise ValueError(f"more = {request.more} means nothing to a model for the task {task.name!r}; leave it out")
