@@ -640,7 +640,7 @@ def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, first):
             seen += 1
     context.close()
     assert not found
-    assert seen == 19
+    assert seen == 20
     assert not viewer.wrong
 
 
