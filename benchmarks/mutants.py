@@ -127,6 +127,8 @@ SUITES: dict[str, Stages] = {
     "attention/kernels/packed": (files("attention", "packed_attention"),),
     "serve/explanations": (files("serve", "explanations"),),
     "serve/head_views": (files("serve", "explanations"),),
+    "serve/widget": (files("serve", "widget"),),
+    "serve/trace_cache": (files("serve", "corpora"),),
     "see/": (
         files(
             "see/plots", "attention_maps", "surprisal", "tags", "latent_plane", "nearest_neighbours", "neighbour_plot"
@@ -153,6 +155,7 @@ NAMED = {
     "see/plots/text_views": "surprisal",
     "see/compare": "edits",
     "serve/head_views": "explanations",
+    "serve/trace_cache": "corpora",
     "training/config": "run",
     "training/loop": "step",
     "training/cuda_graph": "master_weights",

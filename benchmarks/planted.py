@@ -1078,6 +1078,13 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("explanations", "closing the stream stops nothing", "            self.stopped.set()", "            pass"),
         ("explanations", "decoder positions have source labels", "    return queries_of_block(model, block)", "    return queries_of_block(model, find_blocks(model)[0])"),
     ],
+    "serve/widget.py": [
+        ("widget", "edits of the page are dropped", "return Edits.from_dict(value or {})", "return Edits()"),
+        ("widget", "a closed stream runs on", "                stopped.set()\n        elif", "                pass\n        elif"),
+    ],
+    "serve/trace_cache.py": [
+        ("corpora", "all corpora are kept", "while len(self.entries) > MAX_CORPORA", "while len(self.entries) > 10 * MAX_CORPORA"),
+    ],
     "serve/head_views.py": [
         ("row in full", "the rest are the keys that are shown", "rest = ~torch.isin(", "rest = torch.isin("),
         ("row in full", "norms of v without the weight", "(weights[j] * v[j]).norm()", "v[j].norm()"),

@@ -18,7 +18,7 @@ WINDOWS = """
 from fcntl import LOCK_EX, LOCK_NB, flock
 import importlib, os, pkgutil, signal, sys, types
 import matplotlib.pyplot, numpy, sacrebleu, safetensors.torch, tokenizers, torch, torch.utils.flop_counter, typer
-import uvicorn, starlette.applications, starlette.staticfiles, tempfile, rich.progress, rich.table, PIL.Image
+import anywidget, uvicorn, starlette.applications, starlette.staticfiles, tempfile, rich.progress, rich.table, PIL.Image
 
 def locking(descriptor, mode, count):
     assert os.lseek(descriptor, 0, os.SEEK_CUR) >= os.fstat(descriptor).st_size, "its bytes could not be read"

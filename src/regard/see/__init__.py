@@ -60,7 +60,7 @@ from regard.see.plots.charts import (
     senses_view,
     validation_view,
 )
-from regard.see.plots.draw import ascii, build_view, draw, show
+from regard.see.plots.draw import ascii, build_view, draw, show, widget
 from regard.see.plots.mpl_figure import save
 from regard.see.plots.text_views import (
     prediction_title,
@@ -164,6 +164,7 @@ __all__ = [
     "value_weighted",
     "value_zeroing",
     "watch",
+    "widget",
     "word_contributions",
     "word_weights_view",
 ]

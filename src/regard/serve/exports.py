@@ -11,7 +11,7 @@ import posixpath
 import re
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from io import BytesIO, TextIOWrapper
@@ -189,16 +189,16 @@ BASE_URL = "http://regard.invalid/static/"  # the base URL of the modules; never
 IMPORT = re.compile(r'(\bfrom\s*|\bimport\s*|\bimport\()"(\.{1,2}/[^"]+\.js)"')
 VIEWS = ("start", "overview", "matrix", "lines", "alignment", "pair", "generation", "beam", "overlay")
 KEEP_VIEWS = "\nVIEWS.splice(0, VIEWS.length, ...VIEWS.filter((view) => %s.includes(view.name)));\n"
-INDEX, MAIN, SHIM = "js/views/index.js", "js/main.js", "js/embedded.js"
+INDEX, MAIN, SHIM, LIVE = "js/views/index.js", "js/main.js", "js/embedded.js", "js/live.js"
 
 
-def bundle_page(data: dict[str, Any], title: str) -> str:
-    """The page with its data inlined."""
-    modules = reachable_modules()
+def bundle_page(data: dict[str, Any], title: str, *, live: bool = False) -> str:
+    """The page with its data inlined; a live one has every view, and asks the frame's parent for what it needs."""
+    modules = reachable_modules(all_views() if live else VIEWS)
     addresses = {f"regard/{name}": data_url("text/javascript", text) for name, text in modules.items()}
     imports = json.dumps({"imports": addresses})
     start = 'import "regard/js/main.js";'
-    shim = page_file(SHIM)
+    shim = page_file(LIVE if live else SHIM)
     # unknown to the author of any displayed text; imports of a script with the nonce are allowed as well
     nonce = secrets.token_urlsafe(16)
     policy = "; ".join(
@@ -227,7 +227,11 @@ def bundle_page(data: dict[str, Any], title: str) -> str:
     return re.sub(r"(<meta charset=[^>]*>)", lambda found: "\n".join([found[1], *head]), page, count=1)
 
 
-def reachable_modules() -> dict[str, str]:
+def all_views() -> tuple[str, ...]:
+    return tuple(re.findall(r'name: "(\w+)"', page_file(INDEX)))
+
+
+def reachable_modules(views: Sequence[str] = VIEWS) -> dict[str, str]:
     """Every module that the bundled views need, its imports by name instead of by path."""
     found: dict[str, str] = {}
     waiting = [MAIN]
@@ -237,10 +241,10 @@ def reachable_modules() -> dict[str, str]:
             continue
         text = page_file(name)
         if name == INDEX:
-            text += KEEP_VIEWS % json.dumps(VIEWS)
+            text += KEEP_VIEWS % json.dumps(views)
         needs = [resolve_import(name, path) for _, path in IMPORT.findall(text)]
         hidden = {f"js/views/{view}.js" for view in re.findall(r'name: "(\w+)"', text)} if name == INDEX else set()
-        bundled = {f"js/views/{view}.js" for view in VIEWS}
+        bundled = {f"js/views/{view}.js" for view in views}
         waiting += [one for one in needs if (one not in hidden or one in bundled) and page_file_exists(one)]
         text = text.replace("import.meta.url", json.dumps(BASE_URL + name))
         found[name] = IMPORT.sub(lambda match, name=name: f'{match[1]}"regard/{resolve_import(name, match[2])}"', text)

@@ -44,6 +44,7 @@ from regard.tasks.pretrained import PretrainedModel
 
 if TYPE_CHECKING:
     from regard.serve.exports import NotebookFrame
+    from regard.serve.widget import MicroscopeWidget
 
 
 @singledispatch
@@ -167,6 +168,42 @@ def show(
     title = Path(trace.request.text).name if media else trace.request.text
     name = trace.task if folder is None else folder.resolve().name
     return NotebookFrame(standalone_page(CachedTrace("copy", name, trace, title, folder), site=site, head=head))
+
+
+def widget(
+    model: PretrainedModel | Path | str | Trace,
+    text: str = "",
+    *,
+    question: str | None = None,
+    target: str | None = None,
+    edits: Edits = Edits(),
+    site: str | None = None,
+    head: int | None = None,
+    height: int = 760,
+) -> "MicroscopeWidget":
+    """The whole microscope, live in a notebook's cell: what is selected and edited in it are values of the widget, and
+    setting them changes the page. It needs `pip install 'regard[notebook]'`.
+
+    Args:
+        model, text, question, target, edits, site, head: as `show` takes them.
+        height: of the cell, in pixels.
+
+    Examples:
+        >>> seen = widget("run", "the cat sleeps", target="le chat dort", site="decoder.0.cross", head=1)
+        >>> seen.site, seen.head, seen.trace.output_text
+        ('decoder.0.cross', 1, 'le chat dort')
+        >>> seen.edits = Edits(off=(HeadOff("decoder.0.cross", 1),))
+        >>> seen.trace.site("decoder.0.cross").weights(head=1).sum().item()
+        0.0
+    """
+    try:
+        from regard.serve.widget import MicroscopeWidget
+    except ImportError as error:
+        raise ValueError(f"a widget needs {error.name}; install it: pip install 'regard[notebook]'") from None
+    trace = (
+        model if isinstance(model, Trace) else trace_model(model, text, question=question, target=target, edits=edits)
+    )
+    return MicroscopeWidget(trace, site=site, head=head, height=height)
 
 
 # --- what a user typed ---
