@@ -1,6 +1,7 @@
 """Explanation methods on the miniature world, where the right answer is known, beside raw attention.
 
     python benchmarks/methods.py --run out/microscope/transformer      a run of `regard train`; English to French
+    python benchmarks/methods.py --run out/microscope/transformer --times   how long they take: methods-times.json
 
 Held-out sentences are translated under force. Each method gives every source word a score for one target word:
 alignment: is the best the word that it translates (AER)? deletion: how much log-probability is lost where the best one
@@ -17,16 +18,19 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import count, islice
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from machine import write
 from regard.decode.alignment import AlignmentCounts, argmax_links, count_links
-from regard.see import Trace, trace_model
+from regard.see import Trace, corpus_statistics, held_out_sentences, trace_model
 from regard.see.methods import (
     PredictionTarget,
     TokenVectors,
+    ablate_heads,
     attention_rollout,
     attention_times_gradient,
     attribute_tokens,
@@ -40,7 +44,7 @@ from regard.see.methods import (
 )
 from regard.see.trace import select_initial
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TASK, Translator
 from regard.world import World
 from regard.world.world import Ambiguity, Sentence
 
@@ -147,14 +151,70 @@ def ambiguity_of(sentence: Sentence) -> Ambiguity | None:
     return next((one for one in sentence.ambiguities if "fr" in one.languages and one.index in aligned), None)
 
 
+# --- times ---
+
+
+PROMISED = {"ablation": 2.0, "BERT": 20.0, "gradients": 3.0, "corpus": 60.0}  # seconds, on two cores
+CORPUS = 1000
+
+
+def bert_base() -> PretrainedModel:
+    """BERT's own size, random weights: what its heads are worth takes as long to find."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    from regard.interop.huggingface.tasks import HuggingFaceTaskModel
+    from watching import tokenizer_of_words
+
+    torch.manual_seed(0)
+    return HuggingFaceTaskModel.of(BertForMaskedLM(BertConfig()).eval(), tokenizer_of_words())
+
+
+def times(model: Translator, repeats: int) -> Iterator[dict[str, Any]]:
+    """Each so many times, and of the whole: of the wall and of the processor, in seconds."""
+    from watching import sentence
+
+    trace = trace_model(model, "the black cat ate the mouse")
+    long, corpus = trace_model(bert_base(), sentence(64)), held_out_sentences(model, CORPUS)
+    heads = [sum(one.site(name).heads for name in one.attention_names) for one in (trace, long)]
+    jobs: dict[str, tuple[str, Callable[[], object]]] = {
+        f"head-ablation map of {heads[0]} heads, the demo's sentence": ("ablation", lambda: ablate_heads(trace)),
+        f"head-ablation map of {heads[1]} heads, BERT-base size, 64 tokens": ("BERT", lambda: ablate_heads(long)),
+        "integrated gradients of 32 steps, the demo's sentence": (
+            "gradients",
+            lambda: attribute_tokens(trace, steps=32),
+        ),
+        f"statistics of {len(corpus):,} sentences": ("corpus", lambda: corpus_statistics(model, corpus)),
+        f"the same, translated first, beam {TASK.beam}": (
+            "corpus",
+            lambda: corpus_statistics(model, [one.text for one in corpus]),
+        ),
+    }
+    for what, (bound, run) in jobs.items():
+        wall, busy = [], []
+        for _ in range(repeats):
+            start, processor = time.perf_counter(), time.process_time()
+            run()
+            wall.append(time.perf_counter() - start)
+            busy.append(time.process_time() - processor)
+        numbers = {"median_s": median(wall), "most_s": max(wall), "processor_s": median(busy)}
+        print(f"{what:70} {median(wall):7.2f} s   promised {PROMISED[bound]:.0f} s", flush=True)
+        yield {"what": what} | numbers | {"promised_s": PROMISED[bound], "times": repeats}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--sentences", type=int, default=12)
     parser.add_argument("--ambiguous", type=int, default=40)
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(2 if given.times else 1)
     model = Translator.load(given.run)
+    if given.times:
+        rows = list(times(model, given.repeats))
+        write("methods-times", f"python benchmarks/methods.py {shlex.join(sys.argv[1:])}", rows, threads=2)
+        return
     plain = list(islice(cases(model, given.run, lambda one: True), given.sentences))
     unclear = list(islice(cases(model, given.run, lambda one: ambiguity_of(one) is not None), given.ambiguous))
     chance = sum(1 / (len(case.sentence.words) - 1) for case in unclear) / len(unclear)

@@ -128,6 +128,8 @@ SUITES: dict[str, Stages] = {
     "serve/explanations": (files("serve", "explanations"),),
     "serve/head_views": (files("serve", "explanations"),),
     "serve/widget": (files("serve", "widget"),),
+    "see/corpus": (files("see", "corpus"),),
+    "see/methods": (files("see", "methods"),),
     "serve/trace_cache": (files("serve", "corpora"),),
     "see/": (
         files(
@@ -135,7 +137,7 @@ SUITES: dict[str, Stages] = {
         ),
         files("see/plots", "word_contributions", "position_views", "self_attention_maps", "image_overlay", "terminal"),
         files("see/plots", "length_curves", "mpl_draw"),
-        files("see", "sites", "trace", "edits", "beam_tree", "methods", "corpus"),
+        files("see", "sites", "trace", "edits", "beam_tree", "methods"),
     ),
 }
 # Where the tests of a file have another name than the file.
