@@ -4,6 +4,7 @@
     python benchmarks/api_load.py --models FOLDER --only throughput half
 
 throughput   one client that waits for each answer, then 64 at once: sentences a second; the command line's answers
+completions  one client of a language model, then 16 at once: the server's CPU time for a token; the model's own texts
 half         requests that arrive at random, half as many as 64 clients get answered: the 99th percentile of the latency
 term         64 clients, and kill -TERM: requests on open connections that were not answered
 malformed    10,000 bodies that are no requests: answers above 499
@@ -16,13 +17,14 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +33,9 @@ from typing import Any
 from machine import write
 from regard.world import World, translation_pairs
 
-PARTS = ("throughput", "half", "term", "malformed", "hang_up")
+PARTS = ("throughput", "completions", "half", "term", "malformed", "hang_up")
 CLIENTS, SENTENCES = 64, 400
+WRITERS, PROMPTS, NEW_TOKENS = 16, 40, 50
 ALONE_SECONDS, LOAD_SECONDS, HALF_SECONDS, TERM_SECONDS = 10.0, 30.0, 20.0, 3.0
 MALFORMED, HANG_UPS = 10_000, 500
 COMMAND = [sys.executable, "-m", "regard"]
@@ -148,6 +151,9 @@ class Tally:
         return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
 
 
+Ask = Callable[[Client, str, str, Tally], Awaitable[int]]
+
+
 def translate_body(text: str) -> bytes:
     return json.dumps({"q": text, "source": "en", "target": "fr"}).encode()
 
@@ -162,7 +168,20 @@ async def translate_once(client: Client, text: str, expected: str, tally: Tally)
     return status
 
 
-async def closed_loop(port: int, known: dict[str, str], clients: int, seconds: float) -> tuple[Tally, float]:
+async def complete_once(client: Client, text: str, expected: str, tally: Tally) -> int:
+    begin = time.perf_counter()
+    body = {"model": "writer", "prompt": text, "max_tokens": NEW_TOKENS, "temperature": 0.8, "seed": len(text)}
+    status, content = await client.ask("POST", "/v1/completions", json.dumps(body).encode())
+    tally.count(status)
+    if status == 200:
+        tally.seconds.append(time.perf_counter() - begin)
+        tally.differing += json.loads(content)["choices"][0]["text"] != expected
+    return status
+
+
+async def closed_loop(
+    port: int, known: dict[str, str], clients: int, seconds: float, ask: Ask = translate_once
+) -> tuple[Tally, float]:
     """Clients that ask again as soon as they are answered; answers a second."""
     tally, texts, end = Tally(), list(known), time.perf_counter() + seconds
 
@@ -171,7 +190,7 @@ async def closed_loop(port: int, known: dict[str, str], clients: int, seconds: f
         async with connection(port) as client:
             while time.perf_counter() < end:
                 text = draw.choice(texts)
-                if await translate_once(client, text, known[text], tally) == 429:
+                if await ask(client, text, known[text], tally) == 429:
                     await asyncio.sleep(0.05)
 
     begin = time.perf_counter()
@@ -374,6 +393,29 @@ def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str
     }, statistics.median(alone.seconds)
 
 
+def own_texts(writer: Path, prompts: list[str]) -> dict[str, str]:
+    """What the model generates after each prompt alone."""
+    import regard
+
+    generate: Any = regard.load(writer).task_model.generate
+    return {text: generate(text, tokens=NEW_TOKENS, seed=len(text)).generated for text in prompts}
+
+
+def measure_completions(server: Running, known: dict[str, str]) -> dict[str, Any]:
+    asyncio.run(closed_loop(server.port, known, WRITERS, 2.0, complete_once))  # warm
+    found: dict[str, Any] = {"tokens": NEW_TOKENS, "clients": WRITERS, "errors": 0, "differing": 0}
+    for name, clients in (("alone", 1), ("together", WRITERS)):
+        begin = server.cpu_seconds()
+        tally, rate = asyncio.run(closed_loop(server.port, known, clients, ALONE_SECONDS, complete_once))
+        spent = server.cpu_seconds() - begin
+        found[f"{name}_cpu_ms_per_token"] = 1e3 * spent / (len(tally.seconds) * NEW_TOKENS)
+        found[f"{name}_tokens_per_second"] = rate * NEW_TOKENS
+        found["errors"] += tally.errors
+        found["differing"] += tally.differing
+    found["cpu_ratio"] = found["alone_cpu_ms_per_token"] / found["together_cpu_ms_per_token"]
+    return found
+
+
 def measure_half(port: int, known: dict[str, str], rate: float, alone: float) -> dict[str, Any]:
     half = asyncio.run(open_loop(port, known, rate, HALF_SECONDS))
     return {
@@ -398,6 +440,9 @@ def measure(translator: Path, writer: Path, parts: list[str], options: tuple[str
             if "half" in parts:
                 found["half"] = measure_half(server.port, known, found["throughput"]["per_second"] / 2, alone)
                 print(found["half"], flush=True)
+        if "completions" in parts:
+            found["completions"] = measure_completions(server, own_texts(writer, list(known)[:PROMPTS]))
+            print(found["completions"], flush=True)
         if "malformed" in parts:
             tally = asyncio.run(send_malformed(server.port, MALFORMED))
             above = sum(n for status, n in tally.statuses.items() if int(status) >= 500)
@@ -436,9 +481,12 @@ def main() -> None:
     options = tuple(word for one in given.options for word in (f"--{one.partition('=')[0]}", one.partition("=")[2]))
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     found = measure(*train_models(given.models), given.only, options)
+    load = os.getloadavg()[1]  # of the last five minutes: above the number of cores, wall times say little
     if {*given.only} == {*PARTS} and not options:
-        load = os.getloadavg()[1]  # of the last five minutes: above the number of cores, wall times say little
         print(write("api-load", "python benchmarks/api_load.py", [found], load_average=load))
+    elif given.only == ["completions"]:
+        command = shlex.join(["python", "benchmarks/api_load.py", "--only", "completions", *map(str, given.options)])
+        print(write("api-completions", command, [found["completions"]], load_average=load))
 
 
 if __name__ == "__main__":

@@ -117,6 +117,7 @@ SUITES: dict[str, Stages] = {
     ),
     "decode/kernels": (files("decode", "kernels"),),
     "decode/continuous": (files("decode", "continuous"),),
+    "decode/text_generation": (files("decode", "generation"), files("see", "beam_tree")),
     "serve/": (files("serve", "api"),),
     "decode/kv_cache": (files("decode", "batched_beam", "topk_logprobs"),),
     "decode/quantize": (files("decode", "batched_beam"),),

@@ -539,13 +539,6 @@ class TextBatch:
     Args:
         constraints: of all texts.
         context: how many tokens are read at most, where the model's cache grows with them.
-
-    Examples:
-        >>> generator = regard.load("language-model")
-        >>> batch = TextBatch(generator.model)
-        >>> batch.add([TextRequest((5, 6), tokens=3, index=1), TextRequest((7,), Sampling(seed=4), tokens=2, index=2)])
-        >>> batch.step().finished, batch.step().finished, batch.step().finished
-        ([], [2], [1])
     """
 
     def __init__(self, model: LanguageModel, constraints: Constraints = Constraints(), context: int | None = None):
