@@ -397,8 +397,8 @@ def own_texts(writer: Path, prompts: list[str]) -> dict[str, str]:
     """What the model generates after each prompt alone."""
     import regard
 
-    generate: Any = regard.load(writer).task_model.generate
-    return {text: generate(text, tokens=NEW_TOKENS, seed=len(text)).generated for text in prompts}
+    generator: Any = regard.load(writer).task_model
+    return {text: generator.generate(text, tokens=NEW_TOKENS, seed=len(text)).generated for text in prompts}
 
 
 def measure_completions(server: Running, known: dict[str, str]) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from regard.decode import Constraints, Greedy, Sampling, is_prepared, prepare, t
 from regard.decode.search import DecodingRequest
 from regard.decode.stepwise import PartialHypothesis
 from regard.decode.text_generation import (
+    ContinuousGeneration,
     GeneratedToken,
     SeparateStates,
     SlotDecoder,
     StateRows,
-    TextBatch,
     TextRequest,
     generate,
     generate_all,
@@ -228,7 +228,9 @@ def requests(count: int, seed: int = 0) -> list[TextRequest]:
     ]
 
 
-def run_together(batch: TextBatch, waiting: list[TextRequest], draw: random.Random, leaving: Iterable[int] = ()):
+def run_together(
+    batch: ContinuousGeneration, waiting: list[TextRequest], draw: random.Random, leaving: Iterable[int] = ()
+):
     """Some join before each step; some of them are removed again."""
     found, leaving = {request.index: list[GeneratedToken]() for request in waiting}, {*leaving}
     while waiting or batch.texts:
@@ -267,7 +269,7 @@ def read_anew(model: LanguageModel, request: TextRequest, context: int | None) -
 def test_a_text_among_others_is_the_text_alone(name, context):
     torch.manual_seed(1)
     model, wanted = LanguageModel(MANY[name], SIZE).double().eval(), requests(13)
-    batch = TextBatch(model, context=context)
+    batch = ContinuousGeneration(model, context=context)
     found = run_together(batch, list(wanted), random.Random(2), leaving=[3, 8])
     for request in wanted:
         expected = read_anew(model, request, context)
@@ -303,7 +305,7 @@ def test_slots_go_round_where_nobody_looks_back_further():
 
 def test_a_windowed_cache_keeps_a_window():
     model = writer_of("window")
-    batch = TextBatch(model)
+    batch = ContinuousGeneration(model)
     batch.add([TextRequest(tuple(PROMPT), tokens=100)])
     for _ in range(90):
         batch.step()
@@ -331,7 +333,7 @@ def capture_nothing(work, device):
 def test_steps_ahead_are_the_steps_one_by_one(name):
     model, rules = writer_of(name), Constraints(banned=frozenset([9]), stop=frozenset([EOS]))
     wanted = [replace(request, search=Greedy(), top=0, tokens=23) for request in requests(5)]
-    batch = TextBatch(model, rules, context=30)
+    batch = ContinuousGeneration(model, rules, context=30)
     batch.decoder = SlotDecoder(model, capture_nothing)
     batch.add(wanted)
     found, steps = {request.index: list[GeneratedToken]() for request in wanted}, 0
@@ -348,7 +350,7 @@ def test_steps_ahead_are_the_steps_one_by_one(name):
 @pytest.mark.usefixtures("few_slots")
 def test_a_captured_step_serves_samples_too():
     model, wanted = writer_of("full"), requests(6, seed=4)
-    batch = TextBatch(model)
+    batch = ContinuousGeneration(model)
     batch.decoder = SlotDecoder(model, capture_nothing)
     found = run_together(batch, list(wanted), random.Random(1))
     for request in wanted:

@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 
 from regard.data.graphs import write_graph
 from regard.decode import Beam, Greedy
-from regard.decode.text_generation import GeneratedToken, TextBatch, TextRequest, generate
+from regard.decode.text_generation import ContinuousGeneration, GeneratedToken, TextRequest, generate
 from regard.decode.translation import translate_texts
 from regard.interop import export
 from regard.serve.api import Api, ApiLimits, TextPart, VerbCall, create_api
@@ -502,8 +502,8 @@ def test_texts_advance_together_and_leave_at_once(models):
     generator, sizes = models["write"], list[int]()
     opening = tuple(generator.encode_prompt(CAT)[0])
 
-    def texts() -> TextBatch:
-        batch = TextBatch(generator.model)
+    def texts() -> ContinuousGeneration:
+        batch = ContinuousGeneration(generator.model)
         step = batch.step
         batch.step = lambda ahead=1: (sizes.append(len(batch.texts)), step(ahead))[1]  # type: ignore[method-assign]
         return batch

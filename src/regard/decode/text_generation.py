@@ -1,6 +1,6 @@
 """Text generation: language models continue prompts, many together; texts join and leave a batch at any step.
 
-    batch = TextBatch(model)
+    batch = ContinuousGeneration(model)
     batch.add([TextRequest((5, 9), Greedy(), tokens=20), TextRequest((7,), Sampling(seed=1), tokens=50, index=1)])
     while batch.texts:
         step = batch.step()                # the next token of every text, and which texts are finished
@@ -530,7 +530,7 @@ class TextStep:
     finished: list[int]
 
 
-class TextBatch:
+class ContinuousGeneration:
     """Texts that a language model continues together, each of its own length, search and limit.
 
     The tokens and log-probabilities of a text are those of the text alone. EOS does not end a text unless the
@@ -693,7 +693,7 @@ def generate(
     EOS does not end the text: for a model of words it is the end of a line. With each token come the
     `top` most probable ones.
     """
-    batch = TextBatch(model, constraints, context)
+    batch = ContinuousGeneration(model, constraints, context)
     batch.add([TextRequest(tuple(prompt), search, tokens, top)])
     while batch.texts:  # not in inference mode: the caller may need gradients
         yield from batch.step().tokens[0]
@@ -710,7 +710,7 @@ def generate_all(
     rows: int = ROWS,
 ) -> list[list[GeneratedToken]]:
     """What `generate` gives for each prompt; so many texts are continued at once, and as one ends the next begins."""
-    batch, waiting = TextBatch(model, constraints, context), deque(enumerate(prompts))
+    batch, waiting = ContinuousGeneration(model, constraints, context), deque(enumerate(prompts))
     found = [list[GeneratedToken]() for _ in prompts]
     while waiting or batch.texts:
         free = min(len(waiting), rows - len(batch.texts))

@@ -39,7 +39,13 @@ from regard.decode.beam import Beam, objections
 from regard.decode.quantize import prepare
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis, Ids
 from regard.decode.stepwise import Greedy, Sampling
-from regard.decode.text_generation import GeneratedToken, TextBatch, TextRequest, stream_text, text_constraints
+from regard.decode.text_generation import (
+    ContinuousGeneration,
+    GeneratedToken,
+    TextRequest,
+    stream_text,
+    text_constraints,
+)
 from regard.decode.translation import EMPTY_TRANSLATION, Translation, detokenize_line, translate_all
 from regard.interop.exporter import BatchSearch, load_exported
 from regard.models.transformer import Transformer
@@ -217,7 +223,7 @@ class Api:
         """The job of a text, which joins the running batch of its model."""
         generator = served.task_model
         rules, context = text_constraints(generator.tokenizer), max(2, generator.context_length)
-        texts = partial(TextBatch, served.model, rules, context)
+        texts = partial(ContinuousGeneration, served.model, rules, context)
         return self.job(("text", served.version), partial(GenerationBatch, texts, self.metrics), given, tokens)
 
     def job(self, key: Any, batch: Callable[[], Any], given: Any, tokens: int) -> Job:

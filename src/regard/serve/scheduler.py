@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from regard.decode.beam import Beam
 from regard.decode.continuous import ContinuousBeamSearch
 from regard.decode.search import DecodingRequest
-from regard.decode.text_generation import GeneratedToken, TextBatch, TextRequest
+from regard.decode.text_generation import ContinuousGeneration, GeneratedToken, TextRequest
 from regard.models.transformer import Transformer
 from regard.serve.encoding import RequestError
 from regard.serve.workers import limit_arenas
@@ -256,7 +256,7 @@ class GenerationBatch(RunningBatch):
         batch: makes the batch of texts.
     """
 
-    def __init__(self, batch: Callable[[], TextBatch], metrics: Metrics):
+    def __init__(self, batch: Callable[[], ContinuousGeneration], metrics: Metrics):
         self.batch, self.metrics, self.jobs = batch(), metrics, dict[int, Job]()
         self.streams: dict[int, tuple[TokenFeed, Iterator[Any]]] = {}
 
