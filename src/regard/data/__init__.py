@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from regard.data.cleaning import CleaningReport, CleaningRules, LanguageIdentifier, clean_pairs
     from regard.data.corpora import CORPORA, corpus_path, read_corpus_pairs
+    from regard.data.documents import clause_spans, sentence_spans
     from regard.data.files import iter_lines, read_lines
     from regard.data.labelled import (
         LabelledText,
@@ -100,6 +101,7 @@ __all__ = [
     "WordPieces",
     "WordTokenizer",
     "bits_per_byte",
+    "clause_spans",
     "clean_pairs",
     "collate",
     "corpus_path",
@@ -120,6 +122,7 @@ __all__ = [
     "read_pairs",
     "read_tagged",
     "read_text",
+    "sentence_spans",
     "sliding_windows",
     "write_columns",
     "write_conllu",
@@ -141,6 +144,7 @@ NAMES = {
     ),
     "cleaning": ("CleaningReport", "CleaningRules", "LanguageIdentifier", "clean_pairs"),
     "corpora": ("CORPORA", "corpus_path", "read_corpus_pairs"),
+    "documents": ("clause_spans", "sentence_spans"),
     "files": ("iter_lines", "read_lines"),
     "labelled": (
         "LabelledText",
