@@ -21,6 +21,7 @@ from regard.decode.alignment import (
     score_targets,
 )
 from regard.decode.beam import Beam
+from regard.decode.document_translation import SentenceTranslator, translate_document
 from regard.decode.quantize import is_prepared, prepare
 from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, translate
 from regard.decode.stepwise import Greedy, Sampling, stream
@@ -38,6 +39,7 @@ __all__ = [
     "LengthLimit",
     "Sampling",
     "Search",
+    "SentenceTranslator",
     "aer",
     "all_heads",
     "argmax_links",
@@ -58,4 +60,5 @@ __all__ = [
     "translate",
     "translate_all",
     "translate_as_found",
+    "translate_document",
 ]

@@ -32,6 +32,7 @@ from regard.decode.beam_decoder import cross_attention_sites
 from regard.decode.search import Hypothesis, Ids, check_plain_ids
 from regard.decode.topk import log_probabilities
 from regard.decode.translation import batch_by_tokens
+from regard.models.config import RNN_KINDS
 from regard.models.seq2seq import Reorderable, decoder_inputs, encode_sources
 
 
@@ -451,6 +452,17 @@ def attend_pair(translator: "Translator", source: str, target: str) -> SentenceP
     """The cross-attention of exactly this translation, teacher-forced."""
     one, other = TokenizedText.of(translator.source, source), TokenizedText.of(translator.target, target)
     return SentencePairAttention(one, other, cross_attention_maps(translator.model, [one.ids], [other.ids])[0])
+
+
+def align_pair(
+    translator: "Translator", source: str, target: str
+) -> tuple[SentencePairAttention, Float[Tensor, "target source_and_end"]]:
+    """The same, and the weights of its words by the run's alignment heads, or the head that covers this pair best."""
+    if translator.settings.model.kind in RNN_KINDS:
+        raise ValueError(f"a {translator.settings.model.kind} without attention aligns no words")
+    pair = attend_pair(translator, source, target)
+    heads = translator.alignment_heads or select_head_by_coverage(translator, [(source, target)])
+    return pair, pair.word_matrix(heads)
 
 
 def format_links(translator: "Translator", source: str, target: str, heads: Sequence[AlignmentHead]) -> str:

@@ -23,6 +23,7 @@ from regard.decode.alignment import (
     HEADS_FILE,
     AlignmentHead,
     Links,
+    align_pair,
     argmax_links_or_null,
     attend_pair,
     best_head,
@@ -32,6 +33,7 @@ from regard.decode.alignment import (
     select_heads_by_gold,
 )
 from regard.decode.beam import Beam
+from regard.decode.document_translation import sentence_translator, translate_document
 from regard.decode.quantize import prepare
 from regard.decode.search import Search
 from regard.decode.stepwise import Greedy
@@ -301,6 +303,25 @@ class Translator(PretrainedModel):
 
         return one_or_many(texts, run)
 
+    def translate_document(
+        self,
+        text: str,
+        *,
+        format: str = "text",
+        beam: int = 5,
+        length_penalty: float = 1.0,
+        precision: str = "float32",
+        max_length: int | None = None,
+    ) -> str:
+        """The translation of a whole document, sentence by sentence; its lines, markup, URLs and numbers stay.
+
+        Args:
+            format: text, markdown, srt or html.
+            max_length: tokens of a sentence, by default those of the training; a longer one is split into clauses.
+        """
+        search, model = Beam(beam, length_penalty=length_penalty), prepare(self.model, precision)
+        return translate_document(text, sentence_translator(self, search, model=model, max_length=max_length), format)
+
     def with_extras(self, run):
         return replace(self, alignment_heads=load_alignment_heads(run))
 
@@ -316,11 +337,7 @@ class TranslationOutput(ModelOutput):
     @cached_property
     def alignment(self) -> WordAlignment:
         """By the alignment heads of the run, or the head that covers this sentence best: one more forward pass."""
-        if self.translator.settings.model.kind in RNN_KINDS:
-            raise ValueError(f"a {self.translator.settings.model.kind} without attention aligns no words")
-        pair = attend_pair(self.translator, self.source, self.text)
-        heads = self.translator.alignment_heads or select_head_by_coverage(self.translator, [(self.source, self.text)])
-        weights = pair.word_matrix(heads)
+        pair, weights = align_pair(self.translator, self.source, self.text)
         return WordAlignment(pair.source.words, pair.target.words, weights, argmax_links_or_null(weights))
 
 

@@ -1,0 +1,231 @@
+"""Documents survive their translator: whatever it writes, lines, markup, URLs, code and numbers are as they were."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data import SentencePair
+from regard.data.documents import DOCUMENT_FORMATS
+from regard.data.tokenizers.base import ByteTokenizer, WordTokenizer
+from regard.data.tokenizers.subwords import SubwordTokenizer
+from regard.decode import Greedy, SentenceTranslator, translate_document
+from regard.decode.document_translation import NUMBER, translate_documents, word_reader
+from regard.decode.translation import translate_texts
+from regard.models.config import ModelConfig
+from regard.tasks.config import PairTokenizerSettings
+from regard.tasks.translation.task import TranslationSettings, Translator
+
+
+def translator_by(translate: Callable[[str], str], **options) -> SentenceTranslator:
+    return SentenceTranslator(lambda texts: [translate(text) for text in texts], **options)
+
+
+UPPER = translator_by(str.upper)
+ZZ = translator_by(lambda text: " ".join("zz" for _ in text.split()))
+
+# --- the law ---
+
+GARBLERS: dict[str, Callable[[str], str]] = {
+    "nothing": lambda text: "",
+    "one word": lambda text: "zz",
+    "other words": lambda text: " ".join("zz" for _ in text.split()),
+    "backwards": lambda text: text[::-1],
+    "another order": lambda text: " ".join(reversed(text.split())),
+    "upper case": str.upper,
+    "other numbers": lambda text: re.sub(r"\d", "7", text) + " 12",
+    "markup": lambda text: "a\n\nb ** `c` <b> | # [x](y) _ \r\n> - 1. & \u2028 --> zz",
+}
+WORDS = "the Cat sleeps. Why? 12 3,500.25 https://a.org/b?c=d me@x.org and a, Привет мир 🎉 STOP THIS NOW Mr. l'homme"
+WORDS += " {name} f() x_y été; (so) 1990 No. <br>"
+INLINE = {
+    "text": [],
+    "markdown": ["**bold words**", "*one*", "`code x`", "[a link](http://u.v/w)", "<b>tag</b>", "\\*", "&amp;", "[^1]"],
+    "html": [
+        "<b>bold words</b>",
+        "<a href='http://u.v/w'>a link</a>",
+        "<code>x &lt; y</code>",
+        "&amp;",
+        "<i>a <b>c</b></i>",
+    ],
+    "srt": ["<i>bold words</i>", "{\\an8}", "♪"],
+}
+BLOCKS = {
+    "text": ["{}", "- {}", "{}\n{}\n{}", "{}\tcolumn 2", "    "],
+    "markdown": [
+        "{}",
+        "# {}",
+        "- {}\n  {}",
+        "> {}\n> goes on",
+        "```\ncode 1\n```",
+        "| {} | {} |\n| --- | --- |\n| {} | x |",
+    ],
+    "html": ["<p>{}</p>", "<h1 class='x'>{}\n  {}</h1>", "<script>if (1 < 2) x()</script>"],
+    "srt": ["7\n00:00:01,000 --> 00:00:02,500\n{}\n{}", "8\n00:00:01,000 --> 00:00:02,500\n{}"],
+}
+KEPT = re.compile(
+    r"https?://[\w./?=]+|me@x\.org|`code x`|</?[a-z][^<>]*>|\*\*|\{name\}|f\(\)|x_y|🎉|^#+ |^> |^- |\]\([^)]*\)"
+    r"|\{\\an8\}|&amp;|Привет|мир|^[\d:,]+ --> .*",
+    re.MULTILINE,
+)
+
+
+@st.composite
+def documents(draw) -> tuple[str, str]:
+    name = draw(st.sampled_from([*DOCUMENT_FORMATS]))
+    sentence = st.lists(st.sampled_from([*WORDS.split(), *INLINE[name] * 2]), min_size=1, max_size=9).map(" ".join)
+    blocks = draw(st.lists(st.sampled_from(BLOCKS[name]), max_size=4))
+    return name, "\n\n".join(re.sub(r"\{\}", lambda _: draw(sentence), block) for block in blocks)
+
+
+def numbers(text: str) -> Counter[str]:
+    return Counter(re.sub(r"\D", "", match[0]) for match in NUMBER.finditer(text))
+
+
+@pytest.mark.parametrize("garbler", GARBLERS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(document=documents())
+def test_whatever_the_translator_writes_the_document_survives(garbler, document):
+    name, text = document
+    by = translator_by(GARBLERS[garbler], knows=lambda word: not re.search("[а-я]", word))
+    found = translate_document(text, by, name)
+    assert [not line.strip() for line in found.splitlines()] == [not line.strip() for line in text.splitlines()]
+    assert Counter(KEPT.findall(text)) <= Counter(KEPT.findall(found))
+    assert numbers(text) <= numbers(found)
+    assert translate_documents([text, text], by, name) == [found, found]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(document=documents())
+def test_a_translator_that_changes_nothing_changes_nothing(document):
+    name, text = document
+    text = text.replace("STOP", "Stop")  # what is upper case throughout is given in lower case
+    assert translate_document(text, translator_by(str), name) == text
+
+
+# --- worked examples ---
+
+WORKED = [
+    ("text", UPPER, "one two. Three\n\n  four\n", "ONE TWO. THREE\n\n  FOUR\n"),
+    ("text", ZZ, "it costs 5 euros: https://a.b/c, see", "zz zz 5 zz: https://a.b/c, zz"),
+    ("text", ZZ, "https://a.b/c 12 🎉\n12:30\n", "https://a.b/c 12 🎉\n12:30\n"),
+    ("text", UPPER, "a **b** <i>c</i>", "A **B** <i>C</i>"),
+    ("markdown", UPPER, "a **b** `c`\n[d](e)", "A **B** `c`\n[D](e)"),
+    ("markdown", ZZ, "a **b c** d", "zz **zz zz** zz"),
+    ("html", UPPER, "<p>a &lt; <b>b</b> &eacute;</p>", "<p>A &lt; <b>B</b> É</p>"),
+    (
+        "srt",
+        ZZ,
+        "1\n00:01:02,000 --> 00:01:03,000\na b\nc d e\n",
+        "1\n00:01:02,000 --> 00:01:03,000\nzz zz\nzz zz zz\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "by", "text", "expected"), WORKED)
+def test_what_becomes_of_a_document(name, by, text, expected):
+    assert translate_document(text, by, name) == expected
+
+
+def test_a_number_that_was_changed_is_set_right_and_one_written_otherwise_stays():
+    french = {"In 1987 it cost 1,000.5 euros.": "En 1978, cela coûtait 1 000,5 euros."}
+    assert translate_document(next(iter(french)), translator_by(lambda text: french[text])) == (
+        "En 1987, cela coûtait 1 000,5 euros."
+    )
+
+
+def test_upper_case_is_translated_in_lower_case():
+    asked = []
+
+    def record(text: str) -> str:
+        asked.append(text)
+        return text[::-1]
+
+    found = translate_document("DO I NEED https://A.org HERE?\nNATO\nIBM and SAP", translator_by(record))
+    assert asked[0] == "Do I need https://A.org here?"
+    assert {"NATO", "IBM and SAP"} <= set(asked)
+    assert "https://A.org" in found.splitlines()[0]
+    assert found.splitlines()[0].replace("https://A.org", "").isupper()
+
+
+def test_a_sentence_that_is_too_long_is_translated_in_clauses():
+    asked = []
+
+    def record(text: str) -> str:
+        asked.append(text)
+        return f"{text.capitalize()}."
+
+    text = "we came, we saw what there was to see, and because it was late we went home; nobody spoke"
+    by = translator_by(record, fits=lambda text: len(text.split()) <= 9)
+    assert translate_document(text, by) == text
+    assert len(asked) == 3
+    assert translate_document("x" * 99, replace(by, fits=lambda text: len(text) < 9)) == "x" * 99
+
+
+def test_marks_go_with_the_words_they_are_linked_to():
+    """Between languages that order words differently; a mark whose words are linked to nothing cuts the sentence."""
+    source, found = "the black cat sleeps", "le chat noir dort"
+    words = [((0, 2), (0, 3)), ((3, 7), (10, 13)), ((8, 12), (4, 9)), ((13, 17), (14, 20))]
+    by = translator_by(lambda text: found if text == source else f"({text})", align=lambda *_: words)
+    assert translate_document("the **black** cat sleeps", by, "markdown") == "le chat **noir** dort"
+    assert translate_document("the [black *cat*](x) sleeps", by, "markdown") == "le [*chat* noir](x) dort"
+    assert translate_document("the **black** cat sleeps", replace(by, align=None), "markdown") == (
+        "(the) **(black)** (cat sleeps)"
+    )
+
+
+def test_sentences_of_a_document_share_batches_and_are_translated_once():
+    batches = []
+
+    def record(texts):
+        batches.append(list(texts))
+        return [text.upper() for text in texts]
+
+    translate_document("a b. C d.\n\na b.\n\n- e f\n", SentenceTranslator(record))
+    assert batches == [["a b.", "C d.", "e f"]]
+
+
+def test_a_subtitle_goes_on_over_cues():
+    times = ["1\n00:00:01,000 --> 00:00:02,000\n", "2\n00:00:02,000 --> 00:00:03,000\n"]
+    asked = []
+    by = translator_by(lambda text: asked.append(text) or text.upper())
+    assert translate_document(f"{times[0]}one two\n\n{times[1]}three.\n", by, "srt") == (
+        f"{times[0]}ONE TWO\n\n{times[1]}THREE.\n"
+    )
+    assert asked == ["one two three."]
+
+
+def test_scripts_that_a_model_was_not_trained_on_are_copied():
+    subwords = SubwordTokenizer.bpe(["the cat sleeps", "été à la mer"] * 9, size=300)
+    assert [word_reader(subwords)(word) for word in ("cat", "zebra", "Ünsal", "мир", "猫")] == [True] * 3 + [False] * 2
+    words = WordTokenizer.train(["the cat"])
+    assert [word_reader(words)(word) for word in ("cat", "zebra")] == [True, False]
+    assert word_reader(ByteTokenizer())("мир")
+    by = replace(UPPER, knows=word_reader(subwords))
+    assert translate_document("he said Привет мир, friend", by) == "HE SAID Привет мир, FRIEND"
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(ValueError, match="no document format is called 'pdf'; choose from text, markdown, srt, html"):
+        translate_document("x", UPPER, "pdf")
+
+
+# --- with a model ---
+
+
+def test_a_model_translates_a_document_as_it_translates_its_sentences():
+    model = ModelConfig(kind="transformer", layers=1, model=12, heads=2, hidden=20, dropout=0.0)
+    text = PairTokenizerSettings(kind="words", joint=False)
+    pairs = [SentencePair("the black cat sleeps .", "le chat noir dort .")]
+    translator = Translator.from_examples(pairs, TranslationSettings(text=text, model=model))
+    translator.model.eval()
+    both = translate_texts(translator, ["the cat", "black cat sleeps"], Greedy())
+    document = "the cat\n\n- black cat sleeps\n- https://a.b 7\n- the **cat** sleeps zebra\n"
+    found = translator.translate_document(document, format="markdown", beam=1, max_length=3).splitlines()
+    assert found[:4] == [both[0], "", f"- {both[1]}", "- https://a.b 7"]
+    assert found[4].count("**") == 2
+    assert "zebra" in found[4]
