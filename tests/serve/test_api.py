@@ -91,6 +91,16 @@ def test_lines_of_a_text_are_translated_one_by_one(client, models):
     )
 
 
+def test_documents_are_translated_with_their_lines_and_tags(client, models):
+    """As the Python method does, in the scheduler's batches; a sentence that is too long is no error."""
+    asked = {"q": [f"<p class='x'>{CAT} <b>cat</b>. <br>\n&amp; 17</p>", "<i>the cat</i>"], "format": "html"}
+    answer = client.post("/translate", json={**asked, "source": "en", "target": "fr"}).json()["translatedText"]
+    assert answer == [models["translate"].translate_document(text, format="html") for text in asked["q"]]
+    assert re.findall(r"<[^>]*>|&amp;|17", answer[0]) == ["<p class='x'>", "<b>", "</b>", "<br>", "&amp;", "17", "</p>"]
+    long = client.post("/translate", json={"q": "cat " * 1001, "source": "en", "target": "fr"})
+    assert long.status_code == 200
+
+
 def test_a_form_is_read_as_libretranslates_clients_send_it(client):
     form = client.post("/translate", data={"q": CAT, "source": "en", "target": "fr", "api_key": ""})
     assert form.json() == client.post("/translate", json={"q": CAT, "source": "en", "target": "fr"}).json()
@@ -116,8 +126,9 @@ def test_languages_and_what_is_not_translated(client):
     assert "en-fr" in error_of(client.post("/translate", json={**asked, "target": "de"}), 400)
     assert "not detected" in error_of(client.post("/translate", json={**asked, "source": "auto"}), 400)
     assert "not detected" in error_of(client.post("/detect", json={"q": CAT}), 400)
-    assert "html" in error_of(client.post("/translate", json={**asked, "format": "html"}), 400)
-    assert "at most 1000" in error_of(client.post("/translate", json={**asked, "q": "cat " * 1001}), 413)
+    assert "html" in error_of(client.post("/translate", json={**asked, "format": "html", "alternatives": 1}), 400)
+    long = {**asked, "q": "cat " * 1001, "alternatives": 1}
+    assert "at most 1000" in error_of(client.post("/translate", json=long), 413)
     assert "send at most" in error_of(client.post("/translate", json={**asked, "q": ["cat"] * 129}), 413)
 
 
@@ -563,10 +574,10 @@ def test_what_was_accepted_is_finished_before_the_end():
 
 def test_metrics_count_requests_tokens_and_batches(models):
     with client_of_api(Api(ModelStore.from_models({"t": models["translate"]}))) as client:
-        client.post("/translate", json={"q": [CAT] * 3, "source": "en", "target": "fr"})
+        client.post("/translate", json={"q": [CAT, "the cat", "the cat"], "source": "en", "target": "fr"})
         text = client.get("/metrics").text
     assert 'regard_requests_total{route="/translate",status="200"} 1.0' in text
-    assert 'regard_tokens_total{direction="read"} 21.0' in text
+    assert 'regard_tokens_total{direction="read"} 10.0' in text  # a sentence that comes twice is translated once
     assert "regard_batch_size_count" in text
     assert "regard_request_seconds_bucket" in text
 

@@ -87,6 +87,7 @@ def log_json(level: int = logging.INFO) -> None:
 
 ARENAS = 4  # of malloc: the event loop's, and the workers'
 END = object()
+PAST_DEADLINE = "the request passed its deadline; send less, or allow more time"
 NUMBERS = count()
 
 
@@ -139,11 +140,7 @@ class Job:
         """Why it goes on no more."""
         if self.cancelled:
             return RequestError("the client closed the connection", 499)
-        return (
-            RequestError("the request passed its deadline; send less, or allow more time", 408)
-            if (now > self.deadline)
-            else None
-        )
+        return RequestError(PAST_DEADLINE, 408) if (now > self.deadline) else None
 
 
 # --- batches ---

@@ -1,29 +1,33 @@
 """Standard routes: translation as LibreTranslate has it, completions as OpenAI has them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from random import SystemRandom
 from time import monotonic, time
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
+from regard.data.files import chunks
 from regard.decode.beam import Beam
+from regard.decode.document_translation import sentence_translator, translate_documents
 from regard.decode.stepwise import Greedy, Sampling
 from regard.decode.text_generation import GeneratedToken, TextRequest
 from regard.decode.translation import Translation
 from regard.serve.api import NO_KEY, Api, ServedModel, Text, TextPart, header_key, ok, text_parts
 from regard.serve.encoding import RequestError, encode_json
-from regard.serve.scheduler import GenerationJob, Job
+from regard.serve.scheduler import PAST_DEADLINE, GenerationJob, Job
 from regard.tasks.tokenizers import token_label
 
 LANGUAGES = {"en": "English", "fr": "French", "de": "German", "es": "Spanish", "it": "Italian", "nl": "Dutch"}
 LANGUAGES |= {"pt": "Portuguese", "ru": "Russian", "zh": "Chinese", "ja": "Japanese", "cs": "Czech", "pl": "Polish"}
 MAX_STOPS = 4
+T = TypeVar("T")
 
 # --- translation, as LibreTranslate has it ---
 
@@ -53,11 +57,14 @@ def add_translation(app: FastAPI, api: Api) -> None:
 
     @app.post("/translate", response_model=TranslateAnswer)
     async def translate(request: Request, body: TranslateBody) -> Response:
-        """Translate a text, or each of a list, as LibreTranslate does; lines are translated one by one."""
+        """Translate a text, or each of a list, as LibreTranslate does, sentence by sentence; lines and tags stay.
+
+        With alternatives, lines are translated one by one.
+        """
         if not api.accepts(header_key(request.headers) or body.api_key):
             raise RequestError(NO_KEY, 401)
-        if body.format != "text":
-            raise RequestError("format html is not translated; send format text")
+        if body.format == "html" and body.alternatives:
+            raise RequestError("html has no alternatives; leave them out, or send format text")
         if body.source == "auto":
             no_detection()
         there = {(data.source, data.target): served for served, data in translators()}
@@ -69,7 +76,11 @@ def add_translation(app: FastAPI, api: Api) -> None:
         api.check_texts(flat := [line for text in lines for line in text])
         best = 1 + body.alternatives
         beam = Beam(max(Beam.size, best), length_penalty=1.0, n_best=best)  # as `regard translate` searches
-        found = iter(await api.translate(request, there[body.source, body.target], flat, beam))
+        served = there[body.source, body.target]
+        if not body.alternatives:
+            whole = await translate_whole(api, request, served, texts, beam, body.format)
+            return ok({"translatedText": whole[0] if isinstance(body.q, str) else whole})
+        found = iter(await api.translate(request, served, flat, beam))
         joined = [join_lines([next(found) for _ in text], best) for text in lines]
         answer: dict[str, Any] = {"translatedText": [text for text, *_ in joined]}
         if body.alternatives:
@@ -89,6 +100,30 @@ def add_translation(app: FastAPI, api: Api) -> None:
     async def detect() -> Response:
         """Not here: no model of ours detects languages."""
         no_detection()
+
+
+async def translate_whole(
+    api: Api, request: Request, served: ServedModel, texts: Sequence[str], beam: Beam, format: str
+) -> list[str]:
+    """Documents, in a thread that waits while the scheduler translates its sentences."""
+    loop, deadline = asyncio.get_running_loop(), monotonic() + api.limits.timeout
+    by = sentence_translator(served.task_model, beam)
+
+    def wait_for(work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    def translate(sentences: Sequence[str]) -> list[str]:
+        found: list[str] = []
+        for some in chunks(sentences, api.limits.max_texts):
+            if monotonic() > deadline:
+                raise RequestError(PAST_DEADLINE, 408)
+            found += [these[0].text for these in wait_for(api.translate(request, served, some, beam))]
+        return found
+
+    def align(source: str, found: str) -> Any:
+        return by.align and wait_for(api.call(request, served.name, partial(by.align, source, found), len(source)))
+
+    return await asyncio.to_thread(translate_documents, texts, replace(by, translate=translate, align=align), format)
 
 
 def no_detection() -> NoReturn:
