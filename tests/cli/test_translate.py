@@ -20,6 +20,8 @@ from regard.world import World, translation_pairs
 
 from .commands import assert_done, assert_plain, assert_refused, no_room, output_lines, regard
 
+LINES = ["--format", "lines"]
+
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
@@ -112,7 +114,7 @@ def test_alignments_need_a_file_and_one_translation(trained):
 
 def test_an_empty_line_stays_empty(trained):
     found = output_lines(regard("translate", trained, "-", typed="the cat\n\n  \nthe dog\n\n"))
-    assert [bool(line) for line in found] == [True, False, False, True, False]
+    assert [bool(line.strip()) for line in found] == [True, False, False, True, False]
     assert output_lines(regard("translate", trained, "-", "--scores", typed="\n")) == ["0.0000\t"]
 
 
@@ -177,12 +179,12 @@ def test_a_line_of_ten_thousand_tokens(trained):
     assert_refused(answer, why)
     assert answer.stdout == ""
     assert answer.stderr == f"regard: {why}\n"
-    assert_refused(regard("translate", trained, "-", "--longest", 2, typed="a b c\n"), "stdin:1: 3 tokens; split it, o")
+    assert_refused(regard("translate", trained, "-", *LINES, "--longest", 2, typed="a b c\n"), "stdin:1: 3 tokens; s")
 
 
 def test_unknown_words_and_characters(trained):
     text = f"the zebra sleeps\n😀 cat\nשלום עולם\n{'x' * 5000}\nthe cat\n"
-    answer = regard("translate", trained, "-", typed=text)
+    answer = regard("translate", trained, "-", *LINES, typed=text)
     assert len(output_lines(answer)) == 5
     assert answer.stderr.splitlines() == [
         "regard: stdin:1: 'zebra' is out of vocabulary; it is translated as <unk>",
@@ -190,7 +192,7 @@ def test_unknown_words_and_characters(trained):
         "regard: stdin:3: 'שלום' is out of vocabulary; it is translated as <unk>",
         "regard: and 1 more lines with out-of-vocabulary words",
     ]
-    answer = regard("translate", trained, "-", typed="x" * 5000)
+    answer = regard("translate", trained, "-", *LINES, typed="x" * 5000)
     assert answer.stderr == f"regard: stdin:1: '{'x' * 40}…' is out of vocabulary; it is translated as <unk>\n"
 
 

@@ -206,6 +206,15 @@ def read_input(argument: str | None) -> InputLines:
     )
 
 
+def read_whole_input(argument: str | None) -> str:
+    """The same as one text, its line ends as they are."""
+    from regard.data.files import iter_lines, read_lines
+
+    if argument is None or argument == "-":
+        return "".join(iter_lines(sys.stdin.buffer, "stdin", keep_ends=True))
+    return argument if is_sentence(argument) else "".join(read_lines(argument, keep_ends=True))
+
+
 def is_sentence(argument: str) -> bool:
     """Several words that name no file; if they look like the path of one, a notice on stderr says how they are read."""
     if len(argument.split()) < 2 or Path(argument[:MAX_FILE_NAME]).exists():

@@ -42,7 +42,7 @@ LOCKED_BYTE = 2**30
 CHUNK = 2**22  # characters of lines that are held in memory together
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
+def read_lines(path: str | Path, *, keep_ends: bool = False) -> Iterator[str]:
     r"""The lines without their ends, one at a time, so that a file may be larger than memory.
 
     A line ends in \n or \r\n and nowhere else: U+2028 and its like are text. A byte-order mark is dropped.
@@ -52,7 +52,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
         ['the cat sleeps\tle chat dort', 'a dog\tun chien']
     """
     path = require_file(path)
-    return _stream(path)
+    return _stream(path, keep_ends=keep_ends)
 
 
 def file_format(path: Path) -> str:
@@ -159,7 +159,7 @@ class BoundedReader(io.RawIOBase):
         super().close()
 
 
-def iter_lines(stream: IO[bytes], name: str) -> Iterator[str]:
+def iter_lines(stream: IO[bytes], name: str, *, keep_ends: bool = False) -> Iterator[str]:
     r"""The lines of any stream of bytes, such as sys.stdin.buffer; `name` stands for it in errors.
 
     Examples:
@@ -167,7 +167,7 @@ def iter_lines(stream: IO[bytes], name: str) -> Iterator[str]:
         >>> list(iter_lines(io.BytesIO(b"one\r\ntwo\n"), name="standard input"))
         ['one', 'two']
     """
-    return decode_lines(iter_bounded_lines(stream, name), name)
+    return decode_lines(iter_bounded_lines(stream, name), name, keep_ends=keep_ends)
 
 
 def iter_bounded_lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
@@ -182,12 +182,13 @@ def iter_bounded_lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
         yield raw
 
 
-def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
+def decode_lines(lines: Iterable[bytes], name: str, *, keep_ends: bool = False) -> Iterator[str]:
     """Lines of bytes as text."""
     number = 0
     try:
         for number, raw in enumerate(lines, 1):
-            yield decode_line(raw, f"{name}:{number}", opening=number == 1)
+            line = decode_line(raw, f"{name}:{number}", opening=number == 1)
+            yield line + raw[len(raw.rstrip(b"\r\n")) :].decode() if keep_ends else line
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(
             f"{name}: cannot be read beyond line {number} ({error}); fetch or pack the file again"
@@ -364,10 +365,10 @@ def read_json_objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, 
         yield where, row
 
 
-def _stream(path: Path) -> Iterator[str]:
+def _stream(path: Path, *, keep_ends: bool) -> Iterator[str]:
     try:
         with open_decompressed(path) as file:
-            yield from iter_lines(file, str(path))
+            yield from iter_lines(file, str(path), keep_ends=keep_ends)
     except OSError as error:
         raise ValueError(f"{path}: cannot be opened ({error.strerror}); check its permissions") from None
 

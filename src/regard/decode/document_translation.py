@@ -450,11 +450,12 @@ def fit_span(source: str, mark: Markup, found: str, span: Span, kept: Sequence[t
     return (start, end) if start < end else None
 
 
-def aligned_words(source: str, found: str, alignment: WordLinks) -> list[AlignedWord] | None:
+def aligned_words(source: str, found: str, alignment: WordLinks, tag: int = 0) -> list[AlignedWord] | None:
     """The words of a translation by their characters; None where a word is not in its text as it stands.
 
     Args:
         alignment: the words of both sides, and their links by number.
+        tag: characters of the tag before the source, which is linked to nothing.
 
     Examples:
         >>> aligned_words("the cat", "le chat", (("the", "cat"), ("le", "chat"), {(0, 0), (1, 1)}))
@@ -464,7 +465,8 @@ def aligned_words(source: str, found: str, alignment: WordLinks) -> list[Aligned
     source_spans, found_spans = find_words(source, source_words), find_words(found, found_words)
     if source_spans is None or found_spans is None:
         return None
-    linked = {target: source_spans[one] for one, target in links}
+    linked = {target: (start - tag, end - tag) for one, target in links for start, end in source_spans[one : one + 1]}
+    linked = {target: span for target, span in linked.items() if span[0] >= 0}
     return [(span, linked.get(number)) for number, span in enumerate(found_spans)]
 
 
@@ -546,6 +548,7 @@ def sentence_translator(
     search: Search,
     *,
     model: DecodableModel | None = None,
+    to: str | None = None,
     max_length: int | None = None,
     progress: Callable[[Iterable[Any], str, int], Iterable[Any]] = lambda items, what, total: items,
 ) -> SentenceTranslator:
@@ -553,26 +556,30 @@ def sentence_translator(
 
     Args:
         model: the translator's, if it has been prepared already.
+        to: the target language, of a model that knows several.
         max_length: tokens of a sentence; by default as many as the training had at most.
     """
     settings = translator.settings
     longest = max_length or settings.train.max_length
 
     def translate(texts: Sequence[str]) -> list[str]:
-        found = dict(progress(translate_lines(translator, texts, search, model=model), "translating", len(texts)))
+        tagged = [translator.tag_source(text, to) for text in texts]
+        found = dict(progress(translate_lines(translator, tagged, search, model=model), "translating", len(texts)))
         return [found[number][0].text for number in range(len(texts))]
 
     def align(source: str, found: str) -> list[AlignedWord] | None:
-        pair, weights = align_pair(translator, source, found)
-        return aligned_words(source, found, (pair.source.words, pair.target.words, argmax_links_or_null(weights)))
+        tagged = translator.tag_source(source, to)
+        pair, weights = align_pair(translator, tagged, found)
+        words = pair.source.words, pair.target.words, argmax_links_or_null(weights)
+        return aligned_words(tagged, found, words, tag=len(tagged) - len(source))
 
     return SentenceTranslator(
         translate,
-        fits=lambda text: len(translator.source.encode(text)) <= longest,
+        fits=lambda text: len(translator.source.encode(translator.tag_source(text, to))) <= longest,
         knows=word_reader(translator.source),
         align=None if settings.model.kind in RNN_KINDS else align,
         source=settings.data.source,
-        target=settings.data.target,
+        target=to or settings.data.target,
     )
 
 

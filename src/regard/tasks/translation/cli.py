@@ -1,4 +1,4 @@
-"""`regard translate`: translates lines of a file, of stdin or typed at a prompt."""
+"""`regard translate`: translates a document, or lines of a file, of stdin or typed at a prompt."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +15,7 @@ from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
     from regard.decode.alignment import AlignmentHead, SentencePairAttention
+    from regard.decode.document_translation import SentenceTranslator
     from regard.decode.search import Search
     from regard.decode.stepwise import StepwiseSearch
     from regard.decode.translation import Translation
@@ -48,7 +49,22 @@ def translate(
     to: Annotated[
         str | None, typer.Option("--to", "--target", help="The target language, of a model that knows several.")
     ] = None,
-    max_length: options.MaxLength = MAX_SENTENCE_TOKENS,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            *options.MAX_LENGTH_NAMES,
+            min=1,
+            help="Maximum tokens of a sentence: a longer line is refused, a longer sentence of a document split into "
+            f"clauses. Default: {MAX_SENTENCE_TOKENS}, and of documents the length that the model was trained with.",
+        ),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="lines (each one sentence, as test sets have them), or a document: text, markdown, srt or html. "
+            "Default: by the file's ending (.txt .md .srt .vtt .html), text for stdin and a sentence, otherwise lines."
+        ),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and out-of-vocabulary words.")] = False,  # noqa: FBT002
     precision: Annotated[
         str,
@@ -59,11 +75,17 @@ def translate(
     ] = "float32",
     load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
-    """Translate a file line by line; without one, what you type (with --beam 1 or --sample word by word).
+    """Translate a document or a file of lines; without one, what you type (with --beam 1 or --sample word by word).
+
+    Documents keep their lines, paragraphs, markup, code, URLs and numbers.
+
+    Example: `regard translate run letter.md --out brief.md`
+
+    Example: `cat letter.txt | regard translate run`
+
+    Example: `regard translate run film.srt --out film.fr.srt`
 
     Example: `regard translate run text.en --out text.de`
-
-    Example: `echo "the black cat ate the mouse" | regard translate run -`
 
     Example: `regard translate run "the black cat ate the mouse"`
 
@@ -76,6 +98,7 @@ def translate(
     Example: `regard translate both text.en --to fr` (see regard data prepare for models of several target languages)
     """
     from regard.decode import prepare
+    from regard.decode.document_translation import sentence_translator
     from regard.tasks.translation.task import Translator
 
     out, align = options.writable_files(out=out, align=align)
@@ -96,16 +119,32 @@ def translate(
         prompt_loop(
             load.load(Translator, model),
             chosen,
-            max_length,
+            max_length or MAX_SENTENCE_TOKENS,
             to=to,
             scores=scores,
             precision=precision,
         )
         return
+    of_lines = {"--align": align, "--n-best": best > 1, "--scores": scores, "--strict": strict}
+    kind = choose_format(file, format, [name for name, value in of_lines.items() if value])
+    translator = load.load(Translator, model)
+    if format is None and kind == "text" and translator.target_languages and to is None:
+        kind = "lines"  # each says its language itself
+    if kind != "lines":
+        by = sentence_translator(
+            translator,
+            chosen,
+            model=prepare(translator.model, precision),
+            to=to,
+            max_length=max_length,
+            progress=options.with_progress,
+        )
+        write_document(by, options.read_whole_input(file), kind, out)
+        return
     from regard.data.files import open_atomic
 
     inputs = options.read_input(file)
-    translator = load.load(Translator, model)
+    max_length = max_length or MAX_SENTENCE_TOKENS
     tagged = (translator.tag_source(text, to) for text in inputs.texts)
     texts = check_texts(translator, tagged, inputs.location, max_length=max_length, strict=strict)
     prepared = prepare(translator.model, precision)
@@ -121,6 +160,62 @@ def translate(
         if out or not sys.stdout.isatty():  # on a terminal the lines themselves show the progress
             lines = options.with_progress(lines, "translating", lambda: (inputs.count() or 0) * best or None)
         options.write_lines(lines, out)
+
+
+# --- documents ---
+
+
+def choose_format(file: str | None, wanted: str | None, of_lines: Sequence[str]) -> str:
+    """The format that is wanted, or that of the input; `of_lines` are options that only lines have."""
+    from regard.data.documents import DOCUMENT_FORMATS
+    from regard.data.files import file_format
+
+    if wanted is not None and wanted not in ("lines", *DOCUMENT_FORMATS):
+        raise ValueError(f"--format {wanted}: choose from lines, {', '.join(DOCUMENT_FORMATS)}")
+    if wanted is not None:
+        kind = wanted
+    elif file is None or file == "-" or options.is_sentence(file):
+        kind = "lines" if of_lines else "text"
+    else:
+        ending = file_format(Path(file)).lower()
+        kind = next((one.name for one in DOCUMENT_FORMATS.values() if ending in one.endings), "lines")
+        kind = "lines" if kind == "text" and of_lines else kind
+    if kind != "lines" and of_lines:
+        raise ValueError(f"{of_lines[0]} is for lines, and this is {kind}; leave it out, or say --format lines")
+    return kind
+
+
+def write_document(by: "SentenceTranslator", text: str, kind: str, out: Path | None) -> None:
+    """Translates a document and says which words were copied, since the model cannot read them."""
+    from regard.data.files import write_text_atomic
+    from regard.decode.document_translation import translate_windows
+
+    unknown: dict[str, None] = {}
+
+    def knows(word: str) -> bool:
+        if known := by.knows(word):
+            return known
+        unknown[word] = None
+        return False
+
+    stdout = sys.stdout  # a progress bar, once started, replaces it
+    found = translate_windows(text, replace(by, knows=knows), kind)
+    if out is not None:
+        write_text_atomic(out, "".join(found))
+        typer.echo(f"translated: {out}", err=True)
+    else:
+        last = ""
+        for last in found:
+            typer.echo(last, nl=False, file=stdout)
+        if last and not last.endswith("\n"):
+            typer.echo(file=stdout)
+    if unknown:
+        first = shorten(next(iter(unknown)))
+        rest = f" and {len(unknown) - 1:,} more words are" if len(unknown) > 1 else " is"
+        typer.echo(f"regard: {first!r}{rest} out of vocabulary; copied", err=True)
+
+
+# --- lines ---
 
 
 def write_alignments(
@@ -221,10 +316,14 @@ def check_texts(
 
 
 def warn_unknown(word: str, where: str, *, strict: bool) -> None:
-    what = f"{where}: {word if len(word) <= MAX_WORD_LETTERS else f'{word[:MAX_WORD_LETTERS]}…'!r} is out of vocabulary"
+    what = f"{where}: {shorten(word)!r} is out of vocabulary"
     if strict:
         raise ValueError(f"{what}; replace it, or leave out --strict to translate it as <unk>")
     typer.echo(f"regard: {what}; it is translated as <unk>", err=True)
+
+
+def shorten(word: str) -> str:
+    return word if len(word) <= MAX_WORD_LETTERS else f"{word[:MAX_WORD_LETTERS]}…"
 
 
 def check_text(translator: "Translator", text: str, where: str, *, max_length: int) -> None:

@@ -312,6 +312,7 @@ class Translator(PretrainedModel):
         length_penalty: float = 1.0,
         precision: str = "float32",
         max_length: int | None = None,
+        to: str | None = None,
     ) -> str:
         """The translation of a whole document, sentence by sentence; its lines, markup, URLs and numbers stay.
 
@@ -320,7 +321,8 @@ class Translator(PretrainedModel):
             max_length: tokens of a sentence, by default those of the training; a longer one is split into clauses.
         """
         search, model = Beam(beam, length_penalty=length_penalty), prepare(self.model, precision)
-        return translate_document(text, sentence_translator(self, search, model=model, max_length=max_length), format)
+        by = sentence_translator(self, search, model=model, to=to, max_length=max_length)
+        return translate_document(text, by, format)
 
     def with_extras(self, run):
         return replace(self, alignment_heads=load_alignment_heads(run))
