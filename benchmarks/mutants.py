@@ -163,7 +163,17 @@ NAMED = {
     "training/loop": "step",
     "training/cuda_graph": "master_weights",
 }
-OPTIONS = ["-x", "-q", "-n0", "-pno:cacheprovider", "-pno:anyio", "-Wignore::pytest.PytestAssertRewriteWarning"]
+# all parameters of a test, of which the short form of the suite has a sample
+OPTIONS = [
+    "-m",
+    "not gpu and (sampled or not slow)",
+    "-x",
+    "-q",
+    "-n0",
+    "-pno:cacheprovider",
+    "-pno:anyio",
+    "-Wignore::pytest.PytestAssertRewriteWarning",
+]
 # imported once; every run is a fork of a process that has them, and loads our own code and tests anew
 PRELOADED = ["torch._dynamo", "torch.distributed.tensor", "hypothesis", "einops", "jaxtyping", "beartype", "pytest"]
 WORKERS = 2

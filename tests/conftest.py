@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,16 @@ LONGEST_FIRST += ["decode", "see", "tasks", "models", "test_house.py", "test_pub
 LONGEST_FIRST += ["test_platforms.py", "test_notebooks.py", "ops", "attention"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before the slow ones are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seen: Counter[str] = Counter()
+    for item in items:
+        if sampled := item.get_closest_marker("sampled"):
+            name = item.nodeid.partition("[")[0]
+            if (seen[name] - sampled.kwargs.get("first", 0)) % sampled.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[name] += 1
+
     def rank(item: pytest.Item) -> int:
         name = item.path.relative_to(HERE).parts[0]
         return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
@@ -59,6 +69,14 @@ def interpreted(request: pytest.FixtureRequest) -> dict[str, Any]:
     from tests.attention.triton_interpreter import run_interpreted
 
     return run_interpreted(request.module.__name__)
+
+
+@pytest.fixture(scope="module")
+def interpreted_whole(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The same with the argument `whole`: more cases, for the slow tests."""
+    from tests.attention.triton_interpreter import run_interpreted
+
+    return run_interpreted(request.module.__name__, "whole")
 
 
 def pytest_collection_finish() -> None:

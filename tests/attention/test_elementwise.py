@@ -117,6 +117,7 @@ def test_places_may_be_anywhere(q_index):
     assert_close(elementwise.attend(recipe, *given, Positions.of(given[0], given[1], q_index, None)), want)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("normaliser", [ReLU(), Sigmoid()], ids=str)
 @pytest.mark.parametrize("pattern", ["full", "causal window, padding", "longformer"])

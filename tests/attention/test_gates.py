@@ -229,6 +229,7 @@ def test_the_effective_weights_are_the_recursion_in_value_and_every_gradient(gat
         assert_close(got, wanted, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("t", [1, 63, 64, 65, 139])
 @pytest.mark.parametrize("gate", STATES, ids=repr)
 def test_chunks_of_any_length_agree_with_the_recursion(gate, t):
@@ -242,6 +243,7 @@ def test_chunks_of_any_length_agree_with_the_recursion(gate, t):
     assert_close(got, values_and_gradients(want, inputs, upstream), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strength", [0.02, 3.0, 300.0])
 @pytest.mark.parametrize("gate", [gate for gate in STATES if gate.values], ids=repr)
 def test_single_precision_is_exact_to_five_digits_whatever_the_decay(gate, strength):

@@ -140,6 +140,7 @@ def test_without_positions_the_order_of_keys_does_not_matter(name, seed):
     assert_close(attend(q[:, :, order], k, v, recipe), attend(q, k, v, recipe)[:, :, order])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", RECIPES)

@@ -46,6 +46,7 @@ SIZES = RecipeSizes(heads=6, head=4, tokens=11, window=3, block=2)
 READS_ON = ["causal", "strictly before", "sliding window", "strided", "documents", "causal linear"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pieces", [[1] * 11, [5, 1, 5], [10, 1], [11]], ids=str)
 @pytest.mark.parametrize("position", [name for name in POSITIONS if name not in ("sinusoidal", "learned")])
 @pytest.mark.parametrize("name", READS_ON)

@@ -115,6 +115,7 @@ def recipe(name, position) -> Recipe:
     return made
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "position"), PAIRS)
 def test_every_backend_agrees_or_objects(recipe):
     """In three groupings, one of them with fewer queries than keys, and there without gradients too."""
@@ -129,6 +130,7 @@ def test_every_backend_agrees_or_objects_in_every_grouping(recipe):
         compare(recipe, EAGER, groups, new, grad=grad)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "position"), PAIRS)
 @pytest.mark.filterwarnings(UNCOMPILED)
 def test_flex_agrees_or_objects(recipe, name, position, monkeypatch):
@@ -146,6 +148,7 @@ def test_flex_traces_every_pair_in_every_grouping(recipe):
         compare(recipe, ["flex"], groups, new, grad=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["gather", "sdpa"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_padding_on_top_of_any_pattern(name, backend):

@@ -242,6 +242,7 @@ FUSED = {
 DENSE = ("linear", "flex", "gather", "sdpa", "reference")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings(UNCOMPILED)
 @pytest.mark.parametrize("backend", DENSE)
 @pytest.mark.parametrize("case", FUSED.values(), ids=FUSED)
@@ -335,6 +336,7 @@ FLEX = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings(UNCOMPILED)
 @pytest.mark.parametrize("backend", ["reference", "flex"])
 @pytest.mark.parametrize("case", FLEX.values(), ids=FLEX)

@@ -110,6 +110,7 @@ def test_vectors_on_paper():
     assert_close(on_paper(scheme), torch.tensor(9.0, dtype=torch.double), atol=1e-6, rtol=0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("_small_bands")
 @pytest.mark.parametrize("groups", [4, 2])
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -330,6 +331,7 @@ def test_sums_along_diagonals_on_paper():
     assert by_distance(tiles, 2).tolist() == [[7.0, 9.0, 11.0]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kernel", "vectors"),
     [("forward", False), ("diagonals", False)]

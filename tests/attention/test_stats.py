@@ -77,6 +77,7 @@ def test_the_worked_examples_are_seen_row_by_row(case):
 # --- the whole catalogue ---
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "position"), PAIRS)
 def test_every_statistic_is_that_of_the_reference(name, position):
     if (recipe := build(name, position)) is None:
@@ -156,6 +157,7 @@ def test_half_precision_is_probed_in_single(name, position):
         assert_close(got, wish)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [1, 3, 4, 16])
 @pytest.mark.parametrize("cells", [7, 64, 2**20])
 def test_the_size_of_bands_changes_nothing(rows, cells, monkeypatch):
@@ -179,6 +181,7 @@ class Nothing(ScorePosition):
 LENGTHS = torch.tensor([11, 6])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cells", [7, 300, 2**20])
 @pytest.mark.parametrize(
     "pattern",

@@ -65,6 +65,7 @@ def agree(recipe: Recipe, backend: str | None, device: str, dtype: torch.dtype, 
     return []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "flex"])  # no backward pass on a CPU
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 def test_what_was_dropped_or_drawn_is_dropped_or_drawn_again(normaliser, backend):

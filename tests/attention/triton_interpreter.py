@@ -19,14 +19,14 @@ import pytest
 LOADED = ("torch", "triton", "regard.attention", "regard.ops", "regard.decode", "regard.layers")
 
 
-def run_interpreted(module: str) -> dict[str, Any]:
+def run_interpreted(module: str, *arguments: str) -> dict[str, Any]:
     """What `answer` printed when this module was run with Triton's interpreter."""
     pytest.importorskip("triton", reason="Triton is not installed")
     with TemporaryDirectory() as folder:
         server = fork_server()
         assert server.stdin is not None
         assert server.stdout is not None
-        print(json.dumps([module, folder]), file=server.stdin, flush=True)
+        print(json.dumps([module, folder, arguments]), file=server.stdin, flush=True)
         answer = server.stdout.readline().strip()
         out, err = (Path(folder, name) for name in ("out", "err"))
         assert answer == "0", err.read_text() if err.exists() else "the interpreter's process is dead"
@@ -49,13 +49,14 @@ def serve_forks() -> None:
     for name in LOADED:
         import_module(name)
     for line in sys.stdin:
-        module, folder = json.loads(line)
+        module, folder, arguments = json.loads(line)
         if (child := os.fork()) == 0:
-            os._exit(run_in_folder(module, folder))
+            os._exit(run_in_folder(module, folder, arguments))
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def run_in_folder(module: str, folder: str) -> int:
+def run_in_folder(module: str, folder: str, arguments: list[str]) -> int:
+    sys.argv[1:] = arguments
     with open(f"{folder}/out", "w") as sys.stdout, open(f"{folder}/err", "w") as sys.stderr:
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -239,6 +239,7 @@ def weights_of(plan: dict) -> int:
     return plan["words"] * (width + 1) + 7 * 2 * width + 3 * attention + 2 * thinking
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # nn.Transformer, of its own norms
 @pytest.mark.parametrize("name", TRAINERS)
 def test_every_piece_is_counted_once_an_epoch_and_something_is_learnt(name, tmp_path):

@@ -62,6 +62,7 @@ def log(run: Path) -> list[dict]:
 # --- as it stands ---
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_stopped_run_of_every_task_is_used_as_it_stands(task, tmp_path):
     run = stopped(tmp_path / "run", "--task", task, "--set", f"data.{TASKS[task]}")

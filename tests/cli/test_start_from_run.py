@@ -67,6 +67,7 @@ def test_a_run_of_its_own_knows_nothing_of_another_start(trained, corpus, tmp_pa
     assert held(tmp_path / "one")["model.safetensors"] == held(tmp_path / "other")["model.safetensors"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_can_start_from_another_run(task, tmp_path):
     small = ["--set", f"data.{TASKS[task]}"]

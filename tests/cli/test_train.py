@@ -62,6 +62,7 @@ def test_a_file_on_the_command_line_is_found_from_where_one_stands(corpus, tmp_p
     assert settings(tmp_path / "run").data.train == (str(tmp_path / "train.tsv"),)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["two.xz", "two.gz", "pairs.jsonl", "pairs.jsonl.xz", "pairs.tsv.gz", "two"])
 def test_every_layout_of_files_trains_the_same_model(name, corpus, tmp_path):
     """Packed or not, .tsv, two files, or a JSONL with the fields en and fr."""

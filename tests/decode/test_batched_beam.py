@@ -70,6 +70,7 @@ def test_it_finds_what_the_definition_finds(size, alpha, best):
     assert any(h.finished for some in found for h in some)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("size", "alpha"), [(1, 0.0), (2, 1.0), (4, 0.0)])
 def test_beams_that_are_refilled_share_one_cache_too(size, alpha):
     made, beam = model("transformer").double().eval(), Beam(size, alpha, n_best=size, max_length=LIMIT, refill=True)
@@ -80,6 +81,7 @@ def test_beams_that_are_refilled_share_one_cache_too(size, alpha):
         assert [one.score for one in hypotheses] == pytest.approx([score for *_, score, _ in expected], abs=1e-9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "changes",
     [

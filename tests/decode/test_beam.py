@@ -71,6 +71,7 @@ def test_wu_s_coverage_penalty_on_paper():
     assert found.log_probability == 0.0
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("refill", [False, True], ids=["narrowing", "refilled"])
 @pytest.mark.parametrize(("alpha", "beta"), PENALTIES)
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -138,6 +139,7 @@ def test_a_limit_that_leaves_no_room_to_overtake_stops_the_search():
     assert len(model.rows) == 1
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("alpha", "beta"), PENALTIES)
 def test_a_beam_as_wide_as_the_world_is_exhaustive_search(alpha, beta):
     """4 tokens, at most 4 places with the end: 85 translations, all of them found and in the right order."""

@@ -60,6 +60,7 @@ def assert_alike(found, expected):
         assert one.scores == pytest.approx(other.scores, abs=1e-4)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("beam", SEARCHES, ids=str)
 @pytest.mark.parametrize(
     "changes", [{}, {"encoder": 'position = "Rotary()"', "decoder": 'position = "Rotary()"'}], ids=str

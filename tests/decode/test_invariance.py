@@ -34,6 +34,7 @@ SEARCHES = [
 SOURCES = st.lists(st.lists(st.integers(3, 6), max_size=5).map(tuple), min_size=1, max_size=7)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda search: type(search).__name__)
 @settings(max_examples=12, deadline=None)
 @given(sources=SOURCES, tokens=st.integers(1, 60), seed=st.integers(0, 99))

@@ -1,5 +1,6 @@
 """The GPU's kernels without a GPU: interpreted they do what the CPU's code does, and they compile for a Hopper."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -41,17 +42,26 @@ LIMIT = LengthLimit(0.5, 2)
 CHOICES = [(4, 4, 6, 1), (5, 3, 5, 3), (4, 1, 1, 1), (4, 5, 8, 4)]  # sentences, beams, offers of each, best
 SOURCES = EVERY_SOURCE[:3]  # an interpreted step takes seconds
 SEARCHES: dict[str, tuple[Any, Beam, Any]] = {
-    "plain": (model("transformer"), Beam(4, 0.8, n_best=2, max_length=LIMIT), None),
-    "forced": (model("transformer"), Beam(3, 1.0, n_best=3, max_length=LIMIT), EVERY_PREFIX[:2]),
+    "plain": (model("transformer"), Beam(2, 0.8, n_best=2, max_length=LIMIT), None),
+    "forced": (model("transformer"), Beam(2, 1.0, n_best=2, max_length=LIMIT), EVERY_PREFIX[:2]),
+    "grouped, post norm": (
+        decided(norm="post", tie="all", groups=3).float(),
+        Beam(2, 0.7, n_best=2, max_length=LIMIT),
+        None,
+    ),
+    "turned": (decided(groups=2, decoder='position = "Rotary()"').float(), Beam(2, max_length=LIMIT), None),
+}
+MORE_SEARCHES: dict[str, tuple[Any, Beam, Any]] = {
+    "plain, four beams": (model("transformer"), Beam(4, 0.8, n_best=2, max_length=LIMIT), None),
+    "forced, three beams": (model("transformer"), Beam(3, 1.0, n_best=3, max_length=LIMIT), EVERY_PREFIX[:2]),
     "post norm": (decided(norm="post", tie="all").float(), Beam(3, 0.7, n_best=3, max_length=LIMIT), None),
     "grouped": (decided(groups=3).float(), Beam(3, 0.7, n_best=3, max_length=LIMIT), None),
-    "turned": (decided(groups=2, decoder='position = "Rotary()"').float(), Beam(2, max_length=LIMIT), None),
 }
 
 
 def sources_of(name: str) -> list[list[int]]:
     """Three, of which some leave the search before others, and two where another model is tested."""
-    return SOURCES if name == "plain" else SOURCES[:2]
+    return SOURCES if name.startswith("plain") else SOURCES[:2]
 
 
 def as_on_a_gpu() -> None:
@@ -169,24 +179,31 @@ def chosen_again(b: int, k: int, c: int, best: int, device: str = "cpu", eos: in
 
 def cases() -> dict[str, Any]:
     torch.manual_seed(0)
+    if "whole" in sys.argv:
+        return search_by_kernels(MORE_SEARCHES)
     found: dict[str, Any] = {**attention_errors(), "segments": segment_topk_error()}
     for shape in CHOICES:
         found[f"chosen {shape}"] = chosen_again(*shape)
     found["chosen without an end"] = chosen_again(*CHOICES[1], eos=NO_EOS)
-    allowed = Constraints(min_length=2)
+    return found | search_by_kernels(SEARCHES)
+
+
+def search_by_kernels(searches: dict[str, tuple[Any, Beam, Any]]) -> dict[str, bool]:
+    """Whether they find what the definition finds."""
+    found, allowed = {}, Constraints(min_length=2)
     wanted = {
         name: reference_translate(made, sources_of(name), beam, prefixes=prefixes, constraints=allowed)
-        for name, (made, beam, prefixes) in SEARCHES.items()
+        for name, (made, beam, prefixes) in searches.items()
     }
     as_on_a_gpu()
-    for name, (made, beam, prefixes) in SEARCHES.items():
+    for name, (made, beam, prefixes) in searches.items():
         prepared = prepare(made)
         assert isinstance(prepared, Transformer)
         requests = [
             DecodingRequest(tuple(source), tuple(prefixes[n] if prefixes else ()), n)
             for n, source in enumerate(sources_of(name))
         ]
-        for _ in range(2 if name == "plain" else 1):  # the second time every step is there already
+        for _ in range(2 if name.startswith("plain") else 1):  # the second time every step is there already
             again = cuda_graphs.run(prepared, beam, requests, allowed)
             found[name] = all(
                 same(*pair, within=1e-4)
@@ -217,6 +234,12 @@ def test_the_same_are_chosen_equals_included(interpreted):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_by_kernels_finds_what_the_definition_finds(name, interpreted):
     assert interpreted[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE_SEARCHES)
+def test_more_searches_by_kernels_find_what_the_definition_finds(name, interpreted_whole):
+    assert interpreted_whole[name]
 
 
 @pytest.mark.parametrize("kind", ["*bf16", "*fp32"])

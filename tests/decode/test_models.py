@@ -46,6 +46,7 @@ def model(name: str) -> Seq2Seq:
     return made
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_batch_with_a_cache_finds_what_one_sentence_from_scratch_finds(name):
     made = model(name).double()
@@ -62,6 +63,7 @@ def test_a_batch_with_a_cache_finds_what_one_sentence_from_scratch_finds(name):
     assert True in ends
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(
     "search",

@@ -37,6 +37,7 @@ def test_every_text_has_its_place_and_an_empty_one_stays_empty(translator):
     assert (nothing.ids, nothing.log_probability, nothing.finished) == ((), 0.0, True)
 
 
+@pytest.mark.sampled(3, first=1)
 @pytest.mark.parametrize(
     "search", [Greedy(), Beam(3, n_best=3), Sampling(seed=5, samples=2)], ids=["greedy", "beam", "sample"]
 )

@@ -374,6 +374,7 @@ def freely(monkeypatch) -> int:
     return 2**18
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("ending", "opener"), OPENERS.items())
 @pytest.mark.parametrize("unit", [b"a", b"\n", b"the cat\tle chat\n"], ids=["one line", "blank lines", "lines"])
 def test_a_packed_flood_is_stopped(ending, opener, unit, freely, tmp_path):

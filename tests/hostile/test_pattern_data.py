@@ -164,6 +164,7 @@ def test_attributes_written_to_are_read_again():
         assert_planned_for(pattern, N)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_no_cache_keeps_a_batch_alive(holder):
     """Neither the tensor nor, by a view of it, its memory."""

@@ -427,7 +427,7 @@ def drip(line: socket.socket) -> None:
 
 
 def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_them(store, monkeypatch):
-    monkeypatch.setattr(security, "READ_SECONDS", 1.5)
+    monkeypatch.setattr(security, "READ_SECONDS", 0.7)
     with real_server(store) as (_, port):
         whole = whole_request(port, "/")
         post = whole.replace(b"GET /", b"POST /api/traces").replace(
@@ -454,7 +454,7 @@ def test_three_hundred_half_sent_requests_are_timed_out_and_nobody_waits_for_the
 
 def test_a_line_that_is_used_again_and_again_stays_open_and_sends_at_once(store, monkeypatch):
     """Without TCP_NODELAY each answer waits some 40 ms until the client has said that it got the first half."""
-    monkeypatch.setattr(security, "READ_SECONDS", 2)
+    monkeypatch.setattr(security, "READ_SECONDS", 0.8)
     with real_server(store) as (server, port), closing(HTTPConnection("127.0.0.1", port, timeout=60)) as line:
         for _ in range(8):
             line.request("GET", "/api/models", headers={"Cookie": f"regard-{port}={TOKEN}"})
@@ -462,29 +462,33 @@ def test_a_line_that_is_used_again_and_again_stays_open_and_sends_at_once(store,
             (connection,) = server.server_state.connections
             plain = connection.transport.get_extra_info("socket")
             assert plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            time.sleep(0.3)
+            time.sleep(0.15)
 
 
 ENDLESS = """
 import sys, time
+from functools import partial
 from pathlib import Path
 from regard.serve import app, server
 from tests.hostile.test_requests import TOKEN, ModelStore, connected, tagger, whole_request
-app.GET_ROUTES["/api/models"] = lambda request: time.sleep(1000)  # asleep outside of Python: nothing can stop it
+def sleep(request):
+    Path(sys.argv[1]).write_text("asleep")
+    time.sleep(1000)  # outside of Python: nothing can stop it
+app.GET_ROUTES["/api/models"] = sleep
+server.create_server = partial(server.create_server, graceful=0.5)
 with server.open_socket(0) as here:
     lines = [connected(here.getsockname()[1], whole_request(here.getsockname()[1])) for _ in range(40)]
-    Path(sys.argv[1]).write_text("ready")
     server.serve(ModelStore.from_models({"tag": tagger()}), here, TOKEN)
 """
 
 
 def test_ctrl_c_ends_the_server_whatever_it_works_on(tmp_path):
-    process = start_program(ENDLESS, tmp_path, tmp_path / "ready")
+    process = start_program(ENDLESS, tmp_path, tmp_path / "asleep")
     said = tmp_path / "err"
-    while not (tmp_path / "ready").exists():
+    while not (tmp_path / "asleep").exists():
         assert process.is_alive(), said.read_text()
         time.sleep(0.05)
-    time.sleep(1.5)  # all are taken on
+    time.sleep(0.3)  # all are taken on
     assert process.pid is not None
     os.kill(process.pid, signal.SIGINT)
     process.join(timeout=120)

@@ -125,6 +125,7 @@ def killed_at(moment: str, words: list[object], folder: Path) -> None:
     assert process.exitcode == -signal.SIGKILL, (folder / "err").read_text()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "moment", [pytest.param(one, marks=() if one in SHORT else pytest.mark.slow) for one in MOMENTS]
 )
@@ -227,6 +228,7 @@ def test_a_rate_that_is_too_high_ends_with_an_error_however_few_the_steps(steps,
     assert all(tensor.isfinite().all() for tensor in load_file(tmp_path / "run/model.safetensors").values())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", ["the nan nan nan", "the 1e999 0 0", "the 1 2 3\nthe 1 2 3"])
 def test_word_vectors_that_are_no_numbers_or_come_twice(line, tmp_path):
     rows = [line, "cat 0.1 0.2 0.3"]

@@ -55,6 +55,7 @@ def write_lines(name: str, lines: list[str], bad: bytes = b"") -> None:
     Path(name).write_bytes("".join(f"{line}\n" for line in lines).encode() + bad)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("task", STREAMED)
 def test_a_bad_line_ends_a_stream_and_leaves_no_file(task, runs, narrow):
     """On the terminal are answers to lines before it, as if it were not there; a file stays what it was."""
@@ -77,6 +78,7 @@ def test_a_bad_line_ends_a_stream_and_leaves_no_file(task, runs, narrow):
     assert sorted(path.name for path in Path().iterdir()) == ["bad.txt", "good.txt", "out.txt", "picture.png"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("task", STREAMED)
 def test_answers_do_not_hang_on_how_many_lines_are_held(task, runs, monkeypatch):
     write_lines("a.txt", LINES)

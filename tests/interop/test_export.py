@@ -145,6 +145,7 @@ def test_a_tokenizer_of_another_toolkit_is_exported_with_our_ids(kind):
     assert len({*names}) == len(names) == size + 1  # what starts a text is a token of its own here
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 @pytest.mark.parametrize("to", ["ctranslate2", "hf"])
 def test_models_of_sentencepiece_are_exported_as_they_are(to, tmp_path, monkeypatch, capsys):
@@ -168,6 +169,7 @@ def test_models_of_sentencepiece_are_exported_as_they_are(to, tmp_path, monkeypa
 # --- CTranslate2 ---
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["Marian", "M2M100", "GPT-2", "Llama, tied"])
 def test_an_imported_model_gives_its_tokens_in_ctranslate2(name, tmp_path, monkeypatch):
     monkeypatch.setattr(ctranslate2, "CONTINUATION", 7)
@@ -200,6 +202,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_ctranslate2_gives_our_tokens(name, tmp_path, monkeypatch):
     monkeypatch.setattr(ctranslate2, "CONTINUATION", 7)

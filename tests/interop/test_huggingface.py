@@ -43,6 +43,7 @@ def test_every_family_is_seen_exactly_and_runs_as_ever(name):
     assert AttentionInterface.get_interface is OWN_INTERFACE
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.generates])
 def test_generation_is_seen_exactly_greedy_with_beams_and_with_a_static_cache(name):
     family, caches = FAMILIES[name], ({}, {"num_beams": 3}, {"cache_implementation": "static"})

@@ -100,6 +100,7 @@ def edits_of(what: str, site: str, query: int = QUERY) -> Edits:
     }[what]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("what", ["off", "weight", "mask", "temperature"])
 @pytest.mark.parametrize("name", EDITED)
 def test_an_edited_forward_pass_is_that_of_a_hand(by_hand, name, what):
@@ -120,6 +121,7 @@ def test_an_edited_forward_pass_is_that_of_a_hand(by_hand, name, what):
         assert seen.check().error <= 1e-5
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("what", ["off", "weight", "mask", "temperature"])
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "gpt-oss", "T5", "Marian", "BART"])
 def test_an_edited_generation_is_that_of_a_hand(by_hand, name, what):

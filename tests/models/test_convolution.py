@@ -117,6 +117,7 @@ def test_any_size_of_picture_will_do(size):
     assert model()(torch.randn(2, 3, *size, dtype=torch.double)).shape == (2, 7)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("attention", "norm"), [("channel", "group"), ("spatial", "group"), ("none", "group"), ("channel", "batch")]
 )

@@ -87,6 +87,7 @@ def by_pieces(model, tokens, pieces):
     return torch.cat(parts, 1), state
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pieces", [[1] * 11, [5, 1, 2, 3]], ids=["word by word", "in pieces"])
 @pytest.mark.parametrize("name", WRITERS)
 def test_reading_on_is_reading_at_once(name, pieces):
@@ -94,6 +95,7 @@ def test_reading_on_is_reading_at_once(name, pieces):
     assert_close(by_pieces(model, tokens, pieces)[0], model(tokens), **EXACT)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", WRITERS)
 def test_in_single_precision_too(name):
     model, tokens = writer_of(name).float(), texts()
@@ -288,6 +290,7 @@ def test_dropped_weights_are_drawn_for_each_call_and_only_while_training(name):
 TRANSFORMERS = ["transformer", "transformer, window", "transformer, linear", "transformer, gated delta"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["elman", "gru", "lstm", *TRANSFORMERS])
 def test_a_rhyme_is_learnt(name):
     learn_rhyme(WRITERS[name])
@@ -325,6 +328,7 @@ LATENT = {"recipe": "position = 'Rotary(fraction=0.5)'", "kv_rank": 5, "rotary_h
 OF_LAYERS: dict[str, Any] = {name: {"recipe": name} for name in LAYER_RECIPES} | {"latent": LATENT}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OF_LAYERS)
 def test_recipes_of_layers_are_settings_decode_as_they_read_and_are_seen_as_they_ran(name):
     sizes = {"layers": 4, "model": 16, "heads": 2, "hidden": 8, "dropout": 0.0}

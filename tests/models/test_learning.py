@@ -21,6 +21,7 @@ RUNGS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", RUNGS)
 def test_three_pairs_are_learned_by_heart(name):
     """The sentences begin alike: only the source tells which is meant."""

@@ -54,6 +54,7 @@ def decoder_layers(model: Transformer) -> list[DecoderLayer]:
     return assert_all_instances(model.decoder, DecoderLayer)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("position", ["sinusoidal", "alibi"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_any_recipe_serves_the_encoder(name, position):

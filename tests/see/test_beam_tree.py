@@ -81,6 +81,7 @@ def assert_same_tree(found: BeamTree, wanted: BeamTree, within: float = 0.0) -> 
     assert [h.score for h in found.hypotheses] == pytest.approx([h.score for h in wanted.hypotheses], abs=within, rel=0)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("alpha", "beta", "best"), [(0.0, 0.0, 1), (1.0, 0.0, 2), (0.7, 0.3, 1)])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_tree_shows_every_beam_until_the_best_is_overtaken(seed, alpha, beta, best):
@@ -93,6 +94,7 @@ def test_a_tree_shows_every_beam_until_the_best_is_overtaken(seed, alpha, beta, 
         assert list(tree.hypotheses) == translate(toy, [source], beam, prefixes=[prefix])[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_so_does_the_tree_of_every_kind_of_model(name):
     made, beam = model(name).double(), Beam(3, 1.0, 0.0 if name == "gru" else 0.2, n_best=2)

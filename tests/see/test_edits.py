@@ -127,6 +127,7 @@ def test_edits_that_change_nothing_change_no_bit():
 # --- on models ---
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", WITH_ATTENTION)
 def test_every_site_of_the_ladder_can_be_edited(name):
     model, (source, lengths, target) = build_model(LADDER[name], SOURCE, TARGET).eval(), sentences()
@@ -160,6 +161,7 @@ def test_a_head_off_in_the_encoder_equals_zeroing_its_part_of_the_output_by_hand
     assert_close(trace.predictions.logits, by_hand.predictions.logits, atol=1e-6, rtol=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["transformer", "bahdanau", "luong-dot"])
 def test_generation_with_edits_is_beam_consistent(kind):
     """The edited model is searched, and what is looked at is what that search chose."""

@@ -125,6 +125,7 @@ def test_what_arrives_of_a_value_is_its_weight_times_the_projected_value():
 # --- tokens ---
 
 
+@pytest.mark.sampled(4)
 @every_model
 def test_integrated_gradients_add_up_to_the_difference_of_logits(name):
     found = attribute_tokens(trace_of(name), 0, steps=64)
@@ -354,7 +355,7 @@ def test_zeroing_a_value_that_nobody_attends_to_changes_nothing():
 
 def test_steep_gradients_are_integrated_by_more_panels(monkeypatch):
     """Attention that is all but hard: the logit changes in steps along the path."""
-    sharp = trace_with_edits(trace_of("translator"), Edits(temperatures=(Temperature("*", 0.03),)))
+    sharp = trace_with_edits(trace_of("translator"), Edits(temperatures=(Temperature("*", 0.05),)))
     found = attribute_tokens(sharp, 3, steps=16)
     assert found.difference is not None
     assert abs(found.total - found.difference) < 0.005 * abs(found.difference)
@@ -364,6 +365,7 @@ def test_steep_gradients_are_integrated_by_more_panels(monkeypatch):
     assert abs(plain.total - found.difference) > 0.1 * abs(found.difference)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("edit", [{"masks": (Mask("encoder.0", 0, 1, 2),)}, {"off": (HeadOff("encoder.0", 1),)}])
 def test_gradients_pass_through_heads_that_are_edited(edit):
     edited = trace_with_edits(trace_of("translator"), Edits(**edit))
@@ -407,6 +409,7 @@ def test_an_image_has_heads_and_no_tokens(tmp_path):
         leave_one_out(trace)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_drawn(method):
     drawn = ascii(method_view(trace_of("translator"), method, 0, no_progress))

@@ -109,6 +109,7 @@ class assert_untouched:
 # --- every model ---
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LADDER)
 def test_the_ladder_is_seen_as_it_ran(name):
     model, (source, lengths, target) = build_model(LADDER[name], SOURCE, TARGET).eval(), sentences()

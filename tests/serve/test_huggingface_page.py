@@ -18,7 +18,7 @@ from regard.serve.model_store import MediaStore, ModelStore
 from tests.interop.families import FAMILIES, pictures, sounds
 from tests.interop.folders import SENTENCE, save_folder
 
-from .browser_page import BrowserPage, open_tab
+from .browser_page import BrowserPage, in_shares, open_tab
 from .client import client_of, events, floats, octets, post_trace, row_in, served, site_path
 
 KINDS = ["BERT", "GPT-2", "Llama", "Gemma 2", "Gemma 3", "gpt-oss", "Marian", "T5", "ViT", "Whisper"]
@@ -80,6 +80,7 @@ class Visitor:
         return answer.json()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_route_answers_for_every_kind(client, store, folders, name):
     model, own = folders[name].name, reference(store, folders[name], name)
@@ -216,8 +217,8 @@ def wait_painted(viewer: BrowserPage, view: str, frame: Any = None) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_every_view_is_painted_for_every_kind(shared_page, address, folders, name):
+@pytest.mark.parametrize(("name", "share"), in_shares(VIEWS))
+def test_every_view_is_painted_for_every_kind(shared_page, address, folders, name, share):
     viewer = BrowserPage(shared_page, address)
     shared_page.goto(f"{address}#model={folders[name].name}&text={example(name)}&view=matrix")
     wait_painted(viewer, "matrix")
@@ -226,7 +227,7 @@ def test_every_view_is_painted_for_every_kind(shared_page, address, folders, nam
     assert sorted(" ".join(groups).split()) == sorted(
         [*VIEWS[name], "start", "explain", "row", "positions", "masks", "lecture", *predicting]
     )
-    for view in [*VIEWS[name], "explain", *predicting, "row", "start"]:
+    for view in [*VIEWS[name], "explain", *predicting, "row", "start"][share]:
         open_tab(shared_page, view)
         wait_painted(viewer, view)
         assert not shared_page.locator("#problem").is_visible(), (view, shared_page.locator("#problem").inner_text())

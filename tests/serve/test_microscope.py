@@ -22,7 +22,7 @@ from regard.tasks.translation.task import Translator
 from tests.narrowing import not_none
 from tests.see.untrained_models import CAT, translator
 
-from .browser_page import open_tab
+from .browser_page import axe_violations, in_shares, open_tab
 from .real_models import ASKED, MATRICES, STEPS, House, benchmark, numbers, stages
 
 SHARED = 2.5  # a machine that does other things as well may take so much longer than is promised
@@ -72,6 +72,8 @@ TABBED = """() => {
   stops.forEach((one, n) => (one.dataset.stop = n));
   return stops.length;
 }"""
+SCRIPTS = """performance.getEntriesByType('resource').filter((one) => one.name.endsWith('.js'))
+  .map((one) => [one.name.split('/static/')[1], one.encodedBodySize, one.decodedBodySize])"""
 REACHED = """() => {
   const one = document.activeElement;
   const seen = one.type === "radio" ? one.nextElementSibling : one;
@@ -157,9 +159,13 @@ TWINS = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in TWINS else ()) for kind in [*ASKED, "kept"]]
+    ("kind", "share"),
+    [
+        *in_shares([kind for kind in [*ASKED, "kept"] if kind not in TWINS]),
+        *(pytest.param(kind, slice(None), marks=pytest.mark.slow, id=kind) for kind in TWINS),
+    ],
 )
-def test_every_view_that_fits_opens(viewer, kind):
+def test_every_view_that_fits_opens(viewer, kind, share):
     request = ASKED.get(kind, {"model": kind, "text": CAT})
     viewer.open("masks", **request)
     viewer.until("document.getElementById('output').textContent.includes('output')")
@@ -170,7 +176,7 @@ def test_every_view_that_fits_opens(viewer, kind):
     assert ("training" in tabs) == (kind == "kept")
     assert ("generation" in tabs) == (kind in ("translate", "bahdanau", "write", "rebuild", "kept"))
     assert ("matrix" in tabs) == (kind not in ("cnn", "places"))
-    for view in tabs:
+    for view in tabs[share]:
         open_tab(viewer.page, view)
         viewer.shown(view)
         assert viewer.page.locator("#problem").is_hidden(), view
@@ -621,40 +627,53 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, first):
-    """In the light and the dark by turns, so that two runs are all views in both."""
+@pytest.mark.parametrize(
+    ("schemes", "share"),
+    [
+        ("light dark", slice(0, None, 2)),
+        *(pytest.param(one, slice(None), marks=pytest.mark.slow) for one in ("light dark", "dark light")),
+    ],
+    ids=["some", "first light", "first dark"],
+)
+def test_axe_finds_nothing_in_any_view(browser, address, tools, axe, schemes, share):
+    """In the light and the dark by turns, so that the long forms are all views in both."""
     context = browser.new_context(viewport=WIDE, bypass_csp=True)
     viewer, found, seen = tools.PageViewer(context.new_page(), address), [], 0
     for kind, views in VIEWS.items():
         request = ASKED.get(kind, {"model": kind, "text": CAT})
-        for view in views:
+        for view in views[share]:
             if viewer.page.url == "about:blank":
                 viewer.open(view, **request)
                 viewer.page.evaluate(axe)
-            viewer.page.emulate_media(color_scheme=("light", "dark")[(first + seen) % 2])
+            viewer.page.emulate_media(color_scheme=schemes.split()[seen % 2], reduced_motion="reduce")
             viewer.turn(view, **request)
-            viewer.page.wait_for_timeout(100)
-            answer = viewer.page.evaluate("axe.run({ resultTypes: ['violations'] })")
-            found += [(view, one["id"], one["nodes"][0]["html"][:160]) for one in answer["violations"]]
+            found += [(view, *one) for one in axe_violations(viewer.page, "document" if seen < 2 else "'main'")]
             seen += 1
     context.close()
     assert not found
-    assert seen == 20
+    assert seen == sum(len(views[share]) for views in VIEWS.values())
     assert not viewer.wrong
 
 
 # a phone, and 200 %
 @pytest.mark.parametrize(("width", "height"), [(360, 740), pytest.param(640, 400, marks=pytest.mark.slow)])
-def test_nothing_is_wider_than_a_small_window(browser, address, tools, width, height):
+def test_nothing_is_wider_than_a_small_window_and_all_scripts_travel_in_150_kilobytes(
+    browser, address, tools, width, height
+):
     context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=2)
+    context.add_init_script("performance.setResourceTimingBufferSize(20000)")
     viewer = tools.PageViewer(context.new_page(), address)
     for kind, views in VIEWS.items():
         for view in views:
             viewer.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
             assert viewer.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
+    files = viewer.page.evaluate(SCRIPTS)
     context.close()
     assert not viewer.wrong
+    packed, whole = (sum(one[n] for one in files) for n in (1, 2))
+    print(f"{len(files)} scripts of all views, {packed:,} bytes as they travel, {whole:,} unpacked")
+    assert len({name for name, _, _ in files}) == len(files) > 30
+    assert packed < 150_000
 
 
 def press_tab_through(viewer) -> tuple[int, dict[int, str]]:
@@ -671,9 +690,9 @@ def press_tab_through(viewer) -> tuple[int, dict[int, str]]:
     return wanted, reached
 
 
-@pytest.mark.parametrize("kind", VIEWS)
-def test_tab_reaches_everything_and_shows_where_one_is(viewer, kind):
-    for view in VIEWS[kind]:
+@pytest.mark.parametrize(("kind", "share"), in_shares(VIEWS, 2))
+def test_tab_reaches_everything_and_shows_where_one_is(viewer, kind, share):
+    for view in VIEWS[kind][share]:
         viewer.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
         wanted, reached = press_tab_through(viewer)
         for _ in range(3):  # what is drawn anew meanwhile is another element, so we begin again
@@ -708,20 +727,6 @@ def test_long_texts_and_many_heads_are_shown_soon(viewer, tools):
     assert min(taken["click"]) < slow(tools.PROMISED["click"])
     assert sorted(taken["hover"])[190] < slow(tools.PROMISED["hover"])
     assert taken["heap"] < tools.PROMISED["heap"] * 1e6
-
-
-def test_all_scripts_travel_in_150_kilobytes(viewer):
-    viewer.open("masks", **ASKED["answer"])
-    for kind, views in VIEWS.items():
-        for view in views:
-            viewer.turn(view, **ASKED.get(kind, {"model": kind, "text": CAT}))
-    script = """performance.getEntriesByType('resource').filter((one) => one.name.endsWith('.js'))
-      .map((one) => [one.name.split('/static/')[1], one.encodedBodySize, one.decodedBodySize])"""
-    files = viewer.page.evaluate(script)
-    packed, whole = (sum(one[n] for one in files) for n in (1, 2))
-    print(f"{len(files)} scripts, {packed:,} bytes as they travel, {whole:,} unpacked")
-    assert len({name for name, _, _ in files}) == len(files) > 30
-    assert packed < 150_000
 
 
 @pytest.mark.slow

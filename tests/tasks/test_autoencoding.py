@@ -54,6 +54,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_sentence_does_not_depend_on_its_batch(kind):
     one, given = sentence_autoencoder(kind), sentences()[:7]

@@ -302,6 +302,7 @@ def examples() -> list[tuple[list[int], int]]:
     return [(row, n % 2) for n, row in enumerate(made.tolist())]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("normaliser", "loss"),
     [

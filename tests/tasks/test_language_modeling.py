@@ -409,6 +409,7 @@ def test_a_run_whose_parts_have_their_former_names_is_read(tmp_path):
     assert TextGenerator.load(tmp_path).tokenizer == generator.tokenizer
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["elman", "gru", "lstm", "transformer"])
 def test_a_rhyme_is_learnt_by_every_kind(kind, tmp_path):
     lines = ["one two three four\n"] * 30

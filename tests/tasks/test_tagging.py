@@ -147,6 +147,7 @@ def test_words_begin_with_the_vectors_of_a_file_and_know_its_words(tmp_path, fro
     assert (table.grad is None) == frozen
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["skip-gram", "file"])
 def test_a_run_from_known_vectors_ends_with_the_same_bits(tmp_path, kind):
     file = ""

@@ -42,8 +42,8 @@ SHORT = {
     "transformer that stops early": settings(
         TRANSFORMER, 300, schedule="constant", patience=3, gradient_accumulation=2
     ),
-    "transformer in float16": settings(TRANSFORMER, 43, precision="float16", gradient_accumulation=3),
-    "bahdanau in bfloat16": settings(BAHDANAU, 43, precision="bfloat16"),
+    "transformer in float16": settings(TRANSFORMER, 31, precision="float16", gradient_accumulation=3),
+    "bahdanau in bfloat16": settings(BAHDANAU, 31, precision="bfloat16"),
 }
 LONG = {
     "transformer that stops late": settings(TRANSFORMER, 300, schedule="constant", patience=6, gradient_accumulation=2),

@@ -84,6 +84,7 @@ def test_parts_have_the_gradients_of_the_whole(packed):
     assert all(not_none(weight.grad).stride() == weight.stride() for weight in one.model.parameters())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "precision"),
     [
@@ -104,6 +105,7 @@ def test_the_same_bits_every_time(kind, precision):
     assert_close(found[1:], found[:1] * 2, rtol=0.0, atol=0.0)
 
 
+@pytest.mark.sampled(2)
 def test_an_interrupted_run_ends_with_the_same_bits(tmp_path):
     wanted = weights(job(), tmp_path / "straight")
     list(islice(TrainingRun(job(), tmp_path / "broken").steps(), 2))
@@ -124,6 +126,7 @@ def test_every_part_has_noise_of_its_own():
     assert len(set(seen)) == len(seen) >= 4  # source and target of each
 
 
+@pytest.mark.sampled(2)
 def test_who_draws_in_the_open_is_left_whole(monkeypatch):
     """Attention's dropout is torch's own, of one generator."""
     noisy = replace(MODEL, attention_dropout=0.3)

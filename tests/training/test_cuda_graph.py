@@ -88,6 +88,7 @@ def trained(
 # --- the same bits, and nothing asked ---
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", JOBS)
 def test_captured_work_never_synchronises_and_ends_with_the_same_bits(name, unchecked):
     launched, losses, _ = trained(filled(JOBS[name]("cpu")), use_graphs=False)
@@ -353,6 +354,7 @@ def run(
     return {key: one.cpu() for key, one in job.model.state_dict().items()}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["cnn", "answer", "lstm", "tag", "classify, transformer"])
 def test_a_run_that_was_left_ends_with_the_same_bits(name, tmp_path):
     run(name, tmp_path / "again", leave=5)

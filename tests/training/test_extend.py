@@ -21,6 +21,7 @@ def run(folder: Path, *ends: int, **more) -> None:
         list(train(toy.fresh(), toy.Data(), toy.loss, toy.plan(steps, keep=2, **more), folder, varied))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ends", [(1, 17), (3, 17), (4, 17), (7, 17), (7, 9, 17), (13, 14, 15, 17), (15, 16), (16, 20)])
 def test_extended_it_ends_with_the_same_bytes_as_a_run_that_never_ended_before(tmp_path, ends):
     run(tmp_path / "straight", ends[-1])

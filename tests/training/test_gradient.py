@@ -69,6 +69,7 @@ def gradient(made: Translator, data: TrainingData, folder: Path) -> dict[str, Te
     return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS)
 def test_batches_accumulation_and_padding_change_no_gradient(tmp_path, model):
     made = translator(MODELS[model])

@@ -147,6 +147,7 @@ PACKED_RECIPES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PACKED_RECIPES)
 def test_every_recipe_packs(name):
     """Each text is read as if it stood alone, whatever the recipe asks about: positions, the first tokens, strides."""
@@ -159,6 +160,7 @@ def test_every_recipe_packs(name):
     assert_close(*(loss_and_gradient(model, LabelSmoothingLoss(0.1), batch) for batch in (padded, pack)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("place", ["", 'position = "Rotary()"'])
 @pytest.mark.parametrize("loss", [LabelSmoothingLoss(0.1), RDropLoss(0.1, 1.5)], ids=["smoothed", "rdrop"])
@@ -255,6 +257,7 @@ def test_settings_that_need_one_another():
 # --- runs ---
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", ["float32", "bf16-pure"])
 def test_leaving_and_going_on_ends_with_the_same_bits(tmp_path, precision):
     shaky = replace(MODEL, dropout=0.2, attention_dropout=0.1)

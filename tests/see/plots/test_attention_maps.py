@@ -155,6 +155,7 @@ def test_weights_of_any_kind_are_drawn_and_left_alone():
     assert weights.requires_grad
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_long_sentence_in_every_script_gives_the_same_bytes(tmp_path, suffix):
     source = ("القط", "שלום", "🐱", "👩‍👩‍👧", "中文", "$x$", "<b>&") + ("Donaudampfschifffahrt",) * 23

@@ -115,6 +115,7 @@ def test_weights_of_any_kind_are_drawn_and_left_alone():
     assert weights.requires_grad
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_names_in_every_script_give_the_same_bytes(tmp_path, suffix):
     names = ["القط", "🐱", "$x$", "<b>&", "\n", "", "Donaudampfschifffahrtsgesellschaft"]

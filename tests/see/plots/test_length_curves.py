@@ -102,6 +102,7 @@ def test_a_single_point_is_drawn():
     assert axes.get_xlim() == (6, 8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_the_same_lengths_give_the_same_bytes(tmp_path, suffix):
     lengths = LengthCurves((*FIVE, ("$x$ מודל 🐱", SOFT[1])))

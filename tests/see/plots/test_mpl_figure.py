@@ -46,6 +46,7 @@ def test_every_letter_can_be_drawn_without_a_warning(tmp_path, suffix):
     assert save(figure, tmp_path / f"a.{suffix}").stat().st_size > 1000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_the_same_figure_gives_the_same_bytes(tmp_path, suffix):
     one, two = (
