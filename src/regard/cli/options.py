@@ -66,6 +66,7 @@ MAX_LENGTH_NAMES = ("--max-length", "--longest")
 MaxLength = Annotated[
     int, typer.Option(*MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a sentence; a longer one is refused.")
 ]
+BATCH_LINES = 256  # lines that are read together
 MAX_PROMPT_TOKENS = 16_384
 OutOption = Annotated[
     Path | None,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, overload
+from typing import Any, ClassVar, Protocol, Self, TypeVar, overload
 
 import torch
 from jaxtyping import Float
@@ -32,10 +32,8 @@ from regard.tasks.config import RunSettings, read_depths
 from regard.tasks.own_parts import OwnParts, write_copies
 from regard.tasks.registry import is_huggingface_folder
 from regard.tasks.tokenizers import train_text_tokenizer
+from regard.training.config import Loss, TrainingData, TrainingJob, Validate
 from regard.training.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
-
-if TYPE_CHECKING:
-    from regard.training.config import TrainingJob
 
 T = TypeVar("T", bound=RunSettings)
 # files of parts as older runs call them
@@ -89,8 +87,15 @@ class PretrainedModel(ABC):
         )
 
     @abstractmethod
-    def job(self, examples: Sequence[Any], held_out: Sequence[Any], device: str = "cpu", /) -> "TrainingJob":
+    def job(self, examples: Sequence[Any], held_out: Sequence[Any], device: str = "cpu", /) -> TrainingJob:
         """The training of this model on these examples."""
+
+    def training_job(
+        self, data: TrainingData, loss: Loss, validate: Validate, device: torch.device | str, **more: Any
+    ) -> TrainingJob:
+        """This model, trained as its settings say; `more` are the other fields of the job."""
+        fields = {"width": self.settings.model.model, "describe": self.describe, **more}
+        return TrainingJob(self.model.to(device), data, loss, validate, self.settings.train, **fields)
 
     def describe(self, folder: Path) -> str:
         """All but the weights: settings.toml and each part as NAME.json, whose checksum is what the weights note."""

@@ -118,16 +118,13 @@ def seq2seq_job(
     if train.compile and isinstance(task_model.model, Transformer):
         for layer in (*task_model.model.encoder, *task_model.model.decoder):
             layer.compile(dynamic=False)  # one graph for all layers of a stack
-    return TrainingJob(
-        task_model.model.to(device),
+    return task_model.training_job(
         corpus,
         build_loss(train),
         lambda model: validation(model, held, device=device),
-        train,
-        task_model.settings.model.model,
-        task_model.describe,
-        corpus.left_out + len(held_out) - len(held),
-        flops_per_token(task_model.model, examples, train),
+        device,
+        left_out=corpus.left_out + len(held_out) - len(held),
+        flops=flops_per_token(task_model.model, examples, train),
         capture_objection="" if train.packed else VARIABLE_SHAPES,
     )
 

@@ -3,18 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from regard.data.tokenizers.base import (
-    NUM_SPECIAL_TOKENS,
-    SPECIAL_LABELS,
-    ByteTokenizer,
-    CharTokenizer,
-    LosslessTokenizer,
-    TextNormalizer,
-    Tokenizer,
-    WordTokenizer,
-    format_piece,
-)
-from regard.data.tokenizers.subwords import SubwordTokenizer
+from regard.data import ByteTokenizer, CharTokenizer, SubwordTokenizer, TextNormalizer, Tokenizer, WordTokenizer
+from regard.data.tokenizers.base import NUM_SPECIAL_TOKENS, SPECIAL_LABELS, LosslessTokenizer, format_piece
 from regard.models.baselines import WordVectors
 from regard.models.config import WordEmbeddingConfig
 from regard.tasks.config import PairTokenizerSettings, TokenizerSettings

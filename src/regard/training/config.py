@@ -244,6 +244,9 @@ def to_float32(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+Validate = Callable[[nn.Module], dict[str, float]]  # a model to its figures on held-out data
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingJob:
     """A model to train, and on what.
@@ -264,7 +267,7 @@ class TrainingJob:
     model: nn.Module
     data: TrainingData
     loss: Loss
-    validate: Callable[[nn.Module], dict[str, float]]
+    validate: Validate
     train: TrainSettings
     width: int
     describe: Callable[[Path], str]

@@ -226,14 +226,12 @@ class ImageClassifier(PretrainedModel):
         )
         data = ImageBatches(shown, self.label_ids(pictures).to(device), ShuffledIndices.of(len(pictures), train))
         held, labels = self.preprocessor.stack_exact(held_out).to(device), self.label_ids(held_out).to(device)
-        return TrainingJob(
-            self.model.to(device),
+        return self.training_job(
             data,
             OnDeviceLoss(data.materialize, mixup_loss(train.label_smoothing)),
             lambda model: validation(model, self.preprocessor, held, labels),
-            train,
-            self.settings.model.model if self.settings.model.kind == "vit" else self.settings.model.width,
-            self.describe,
+            device,
+            width=self.settings.model.model if self.settings.model.kind == "vit" else self.settings.model.width,
             capture_objection="",
             figures=LABEL_FIGURES,
         )

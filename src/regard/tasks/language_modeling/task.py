@@ -535,14 +535,11 @@ class TextGenerator(TextModel):
             seed=train.seed,
             context_length=self.settings.data.lead,
         )
-        return TrainingJob(
-            self.model.to(device),
+        return self.training_job(
             BlockStream(blocks, device),
             LanguageModelingLoss(train.label_smoothing, train.rdrop),
             lambda model: validation(model, held, self.validation_context(len(held))),
-            train,
-            self.settings.model.model,
-            self.describe,
+            device,
             capture_objection="",
         )
 

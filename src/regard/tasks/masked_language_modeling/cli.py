@@ -6,8 +6,6 @@ import typer
 
 from regard.cli import options
 
-BATCH_LINES = 256  # lines that are read together
-
 
 @options.with_option_groups
 def embed(
@@ -29,7 +27,7 @@ def embed(
     inputs, encoder = options.read_input(file), load.load(TextEncoder, model)
     lines = (
         " ".join(f"{number:.7g}" for number in row)
-        for some in chunks(inputs.texts, BATCH_LINES)
+        for some in chunks(inputs.texts, options.BATCH_LINES)
         for row in encoder.embed(some).tolist()
     )
     options.write_lines(lines, out, "embedded")

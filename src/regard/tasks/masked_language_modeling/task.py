@@ -19,7 +19,7 @@ from regard.layers.pooling import token_mask
 from regard.models.config import EncoderConfig
 from regard.models.config_base import SHARE, Choices, Ranges, SettingsTable
 from regard.models.encoder import MaskedLanguageModel
-from regard.tasks.config import RunSettings, TokenizerSettings, world_training
+from regard.tasks.config import RunSettings, TokenizerSettings, world_encoder_run
 from regard.tasks.metrics import MetricScore, TaskMetrics
 from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many
 from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
@@ -87,15 +87,7 @@ class MaskedLMSettings(RunSettings):
     @classmethod
     def of_world(cls):
         """The words of the miniature world from their context, in a minute."""
-        rotary = 'position = "Rotary()"'
-        return cls(
-            data=MaskedLMData(sentences=40_000),
-            text=TokenizerSettings(kind="words"),
-            model=EncoderConfig(
-                kind="transformer", layers=2, model=64, heads=4, hidden=128, dropout=0.0, recipe=rotary
-            ),
-            train=world_training(steps=2000, batch_size=512, learning_rate=3e-3, warmup_steps=100, validate_every=400),
-        )
+        return cls(data=MaskedLMData(sentences=40_000), **world_encoder_run())
 
 
 # --- training ---
@@ -231,15 +223,12 @@ class TextEncoder(TextModel):
             raise ValueError("mask.head = false: an encoder without a head has nothing to learn by masks")
         corpus = Corpus.of([self.ids(line) for line in lines], lengths_of, collate, train, device)
         held = drop_long([self.ids(line) for line in held_out], lengths_of, train)
-        return TrainingJob(
-            self.model.to(device),
+        return self.training_job(
             corpus,
             MaskedLMLoss(mask.rate, self.mask, train.label_smoothing),
             lambda model: measure(self.model, held, mask.rate, self.mask, device).figures(),
-            train,
-            self.settings.model.model,
-            self.describe,
-            corpus.left_out + len(held_out) - len(held),
+            device,
+            left_out=corpus.left_out + len(held_out) - len(held),
             capture_objection="how many tokens are masked differs from step to step",
             figures=("loss", "accuracy"),
         )

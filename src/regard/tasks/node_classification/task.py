@@ -249,14 +249,11 @@ class NodeClassifier(PretrainedModel):
         train = self.settings.train
         self.model.to(device)
         held = self.node_batch(held_out)
-        return TrainingJob(
-            self.model,
+        return self.training_job(
             self.node_batch(nodes),
             node_loss(train.label_smoothing),
             lambda model: validation(model, held),
-            train,
-            self.settings.model.model,
-            self.describe,
+            device,
             figures=LABEL_FIGURES,
             shard_objection="its nodes are those of one graph",
         )

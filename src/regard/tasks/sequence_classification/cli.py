@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from regard.see.plots.panels import View
     from regard.tasks.sequence_classification.task import Classification, TextClassifier
 
-BATCH_LINES = 256  # lines that are read together
-
 
 @options.with_option_groups
 def classify(
@@ -57,7 +55,7 @@ def classify(
     texts = check_texts(classifier, inputs, max_length, strict=strict)
     lines = (
         line
-        for some in chunks(texts, BATCH_LINES)
+        for some in chunks(texts, options.BATCH_LINES)
         for line in label_lines(classifier, some, chosen, scores=scores, all_labels=all_labels)
     )
     if out or not sys.stdout.isatty():

@@ -43,7 +43,7 @@ from regard.models.encoder import (
     check_combination,
     initialise,
 )
-from regard.tasks.config import RunSettings, TokenizerSettings, world_training
+from regard.tasks.config import RunSettings, TokenizerSettings, world_encoder_run
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
 from regard.tasks.pretrained import LabelOutput, PretrainedModel, one_or_many
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
@@ -119,15 +119,7 @@ class ClassificationSettings(RunSettings):
     @classmethod
     def of_world(cls):
         """Is a sentence of the miniature world kind, unkind or neither? In a minute."""
-        rotary = 'position = "Rotary()"'
-        return cls(
-            data=ClassificationData(sentences=40_000),
-            text=TokenizerSettings(kind="words"),
-            model=EncoderConfig(
-                kind="transformer", layers=2, model=64, heads=4, hidden=128, dropout=0.0, recipe=rotary
-            ),
-            train=world_training(steps=2000, batch_size=512, learning_rate=3e-3, warmup_steps=100, validate_every=400),
-        )
+        return cls(data=ClassificationData(sentences=40_000), **world_encoder_run())
 
 
 # --- the model ---
@@ -282,15 +274,12 @@ class TextClassifier(PretrainedModel):
         )
         if corpus.filler:
             disable_host_sync(self.model)
-        return TrainingJob(
-            self.model.to(device),
+        return self.training_job(
             corpus,
             ClassificationLoss(train.label_smoothing, train.rdrop, self.settings.words.dropout),
             lambda model: validation(model, held, device),
-            train,
-            self.settings.model.model,
-            self.describe,
-            corpus.left_out + len(held_out) - len(held),
+            device,
+            left_out=corpus.left_out + len(held_out) - len(held),
             capture_objection="words.kind = 'one-hot' launches but a few kernels" if one_hot else "",
             figures=LABEL_FIGURES,
         )

@@ -293,18 +293,11 @@ class Tagger(PretrainedModel):
         initialise_embedding(self.model.encoder.embedding, self.settings.words, read, vocabulary=names, seed=train.seed)
         if corpus.filler:
             disable_host_sync(self.model)
-        return TrainingJob(
-            self.model.to(device),
-            corpus,
-            TaggingLoss(train.label_smoothing, self.settings.spelling.hide),
-            lambda model: validation(model, held, device),
-            train,
-            self.settings.model.model,
-            self.describe,
-            corpus.left_out + len(held_out) - len(held),
-            capture_objection="the model's places are in trees, which only a CPU can follow" if heads else "",
-            figures=LABEL_FIGURES,
-        )
+        loss = TaggingLoss(train.label_smoothing, self.settings.spelling.hide)
+        dropped = corpus.left_out + len(held_out) - len(held)
+        why = "the model's places are in trees, which only a CPU can follow" if heads else ""
+        more = {"left_out": dropped, "capture_objection": why, "figures": LABEL_FIGURES}
+        return self.training_job(corpus, loss, lambda model: validation(model, held, device), device, **more)
 
     def tag(self, texts: str | Sequence[str]) -> Any:
         """The tags of the words of a text, or of each of a list; words are separated by blanks."""

@@ -309,14 +309,11 @@ class QuestionAnswerer(PretrainedModel):
         answers = self.label_ids(questions).to(device)
         data = QuestionBatches(shown, pictures, tokens, lengths, answers, ShuffledIndices.of(len(questions), train))
         self.preprocessor.stack_exact([one.picture for one in held_out])
-        return TrainingJob(
-            self.model.to(device),
+        return self.training_job(
             data,
             OnDeviceLoss(data.materialize, vqa_loss(train.label_smoothing)),
             lambda model: self.validation(model, held_out),
-            train,
-            self.settings.model.model,
-            self.describe,
+            device,
             capture_objection="",
             figures=LABEL_FIGURES,
             shard_objection="the questions of a batch share its images",
