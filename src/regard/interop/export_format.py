@@ -36,22 +36,11 @@ from regard.attention import (
     Softmax,
 )
 from regard.attention.position import QueryKeyPosition
+from regard.data import ByteTokenizer, CharTokenizer, SubwordTokenizer, TextNormalizer, Tokenizer, WordTokenizer
 from regard.data.files import require_small_file, write_text_atomic
-from regard.data.tokenizers.base import (
-    BOS,
-    EOS,
-    NUM_SPECIAL_TOKENS,
-    PAD,
-    UNK,
-    ByteTokenizer,
-    CharTokenizer,
-    LosslessTokenizer,
-    TextNormalizer,
-    Tokenizer,
-    WordTokenizer,
-)
+from regard.data.tokenizers.base import BOS, EOS, NUM_SPECIAL_TOKENS, PAD, UNK, LosslessTokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer, SentencePieceEngine, TokenizersEngine
-from regard.data.tokenizers.subwords import UNICODE_TO_BYTE, SubwordTokenizer
+from regard.data.tokenizers.subwords import UNICODE_TO_BYTE
 from regard.decode.alignment import score_targets
 from regard.decode.beam import Beam
 from regard.decode.search import DecodableModel, LengthLimit

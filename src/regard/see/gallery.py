@@ -19,19 +19,9 @@ from rich.text import Text
 from torch import Tensor
 from torch.nn import Linear, RMSNorm
 
-from regard.attention import catalogue
+from regard.attention import CONTENT_RECIPES, EXAMPLES, GATED_RECIPES, LAYER_RECIPES, POSITIONS, RECIPES, catalogue
 from regard.attention.batch_patterns import BatchPattern
-from regard.attention.catalogue import (
-    CONTENT_RECIPES,
-    EXAMPLES,
-    GATED_RECIPES,
-    LAYER_RECIPES,
-    POSITIONS,
-    RECIPES,
-    RecipeSizes,
-    WorkedExample,
-    get_recipe,
-)
+from regard.attention.catalogue import RecipeSizes, WorkedExample, get_recipe
 from regard.attention.core import record_attention
 from regard.attention.functional import explain, steps
 from regard.attention.gate import NoGate

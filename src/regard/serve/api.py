@@ -56,7 +56,7 @@ from regard.see.trace import Trace, select_initial, trace_model
 from regard.serve.encoding import RequestError, encode_json
 from regard.serve.model_store import ModelStore, describe_model, readable_file
 from regard.serve.scheduler import BeamBatch, CallBatch, GenerationBatch, GenerationJob, Job, Metrics, Scheduler
-from regard.serve.security import HOSTS, BodyBudget
+from regard.serve.security import HOSTS, BodyBudget, HTTPMiddleware
 from regard.tasks.language_modeling.task import GenerationOutput
 from regard.tasks.protocol import Task
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, get_task
@@ -304,16 +304,14 @@ async def disconnect(request: Request) -> None:
 # --- the middleware: keys, limits, metrics and logs ---
 
 
-class ApiMiddleware:
+class ApiMiddleware(HTTPMiddleware):
     """ASGI middleware around all routes: reads the body within its limits, asks for the key, measures and logs."""
 
     def __init__(self, app: ASGIApp, api: Api):
-        self.app, self.api = app, api
+        super().__init__(app)
+        self.api = api
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         begin, status, api, body = monotonic(), 500, self.api, bytearray()
 
         async def answer(message: Message) -> None:

@@ -7,6 +7,7 @@ a cookie, and a request without token or cookie is refused.
 import asyncio
 import json
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from threading import Lock
 from typing import Any
@@ -36,17 +37,27 @@ HEADERS = {
 }
 
 
-class SecurityMiddleware:
+class HTTPMiddleware(ABC):
+    """Abstract: ASGI middleware of HTTP requests; what is none passes through."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self.handle if scope["type"] == "http" else self.app)(scope, receive, send)
+
+    @abstractmethod
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+class SecurityMiddleware(HTTPMiddleware):
     """Refuses requests without the token, under another host name (DNS rebinding), or from another origin."""
 
     def __init__(self, app: ASGIApp, token: str):
-        self.app, self.token = app, token
+        super().__init__(app)
+        self.token = token
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = HTTPRequest(scope)
         # browsers separate cookies by host, not by port, and another server may listen on another port
         cookie = f"regard-{(scope['server'] or ('', 0))[1]}"

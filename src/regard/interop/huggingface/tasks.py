@@ -209,25 +209,32 @@ def vocabulary_of(model: Any, tokenizer: Any) -> int:
 # --- the tasks ---
 
 
-class CausalLMTask(LanguageModelingTask):
-    """A causal language model: the next token of a text, and so its continuation."""
+class HuggingFaceTask(Task):
+    """Abstract: a task of models that were trained elsewhere; here they are looked at."""
 
     settings = HuggingFaceSettings
     task_model = TextTaskModel
-    verb = ""
+    task: ClassVar[str]
 
     @property
     def name(self):
-        return CAUSAL
+        return self.task
 
     def evaluate(self, task_model, examples, *, search=None, progress=None):
         raise ValueError(NOT_TRAINED_HERE)
 
-    def after_training(self, *args, **kwargs):
-        raise ValueError(NOT_TRAINED_HERE)
-
     def example_input(self, task_model):
         return TaskInput(EXAMPLE_SENTENCE)
+
+
+class CausalLMTask(HuggingFaceTask, LanguageModelingTask):
+    """A causal language model: the next token of a text, and so its continuation."""
+
+    task = CAUSAL
+    verb = ""
+
+    def after_training(self, *args, **kwargs):
+        raise ValueError(NOT_TRAINED_HERE)
 
     def prompt(self, task_model: Any, given: TaskInput) -> tuple[list[int], list[int]]:
         opening, ids = super().prompt(task_model, given)
@@ -243,16 +250,11 @@ class CausalLMTask(LanguageModelingTask):
         return text if given.prefix else given.text + text.removeprefix(task_model.tokenizer.text((*opening, *ids)))
 
 
-class HuggingFaceSeq2SeqTask(Seq2SeqTask):
+class HuggingFaceSeq2SeqTask(HuggingFaceTask, Seq2SeqTask):
     """A sequence-to-sequence model: a target for a source, token by token."""
 
-    settings = HuggingFaceSettings
-    task_model = TextTaskModel
+    task = SEQ2SEQ
     beam = 4
-
-    @property
-    def name(self):
-        return SEQ2SEQ
 
     def pair(self, task_model):
         return task_model.tokenizer, replace(task_model.tokenizer, side="text_target")
@@ -272,12 +274,6 @@ class HuggingFaceSeq2SeqTask(Seq2SeqTask):
         refuse_beyond_positions(task_model.model.model, longest)
         return found
 
-    def evaluate(self, task_model, examples, *, search=None, progress=None):
-        raise ValueError(NOT_TRAINED_HERE)
-
-    def example_input(self, task_model):
-        return TaskInput(EXAMPLE_SENTENCE)
-
     def preferred_head(self, task_model, folder, axes):
         return last_cross_attention(task_model)
 
@@ -291,22 +287,11 @@ def last_cross_attention(task_model: HuggingFaceTaskModel) -> tuple[str, int]:
     return crossing[-1], 0
 
 
-class EncoderTask(Task):
+class EncoderTask(HuggingFaceTask):
     """An encoder: a label of the text or of each token, a masked token, or vectors alone."""
 
-    settings = HuggingFaceSettings
-    task_model = TextTaskModel
+    task = ENCODER
     takes_batches = True
-
-    @property
-    def name(self):
-        return ENCODER
-
-    def evaluate(self, task_model, examples, *, search=None, progress=None):
-        raise ValueError(NOT_TRAINED_HERE)
-
-    def example_input(self, task_model):
-        return TaskInput(EXAMPLE_SENTENCE)
 
     def texts(self, task_model: TextTaskModel, given: TaskInput) -> list[tuple[Tokenizer, str]]:
         return [(task_model.tokenizer, given.text)]
@@ -352,19 +337,12 @@ class EncoderTask(Task):
         return super().output_text(task_model, given, predictions) if predictions.rows else given.text
 
 
-class ImageEncoderTask(Task):
+class ImageEncoderTask(HuggingFaceTask):
     """A vision model: a label of the picture, or vectors of its patches alone."""
 
-    settings = HuggingFaceSettings
+    task = IMAGE
     task_model = VisionTaskModel
     inputs = InputSpec("the file of a picture", "image", "an image")
-
-    @property
-    def name(self):
-        return IMAGE
-
-    def evaluate(self, task_model, examples, *, search=None, progress=None):
-        raise ValueError(NOT_TRAINED_HERE)
 
     def example_input(self, task_model):
         return TaskInput(EXAMPLE_IMAGES[0])
@@ -388,20 +366,13 @@ class ImageEncoderTask(Task):
         return super().output_text(task_model, given, predictions) if predictions.rows else Path(given.text).name
 
 
-class SpeechTask(Task):
+class SpeechTask(HuggingFaceTask):
     """A speech model: a text for a sound, token by token."""
 
-    settings = HuggingFaceSettings
+    task = SPEECH
     task_model = SpeechTaskModel
     inputs = InputSpec("a sound, a .wav file", "audio", "a sound", ("target", "beam"))
     beam = 1  # as transformers decodes, unless it is told otherwise
-
-    @property
-    def name(self):
-        return SPEECH
-
-    def evaluate(self, task_model, examples, *, search=None, progress=None):
-        raise ValueError(NOT_TRAINED_HERE)
 
     def example_input(self, task_model):
         return TaskInput(EXAMPLE_SOUND)
