@@ -270,20 +270,8 @@ def malformed_bodies(count: int) -> Iterator[tuple[str, str, bytes]]:
         "x" * 9999,
         ["en"] * 200,
     ]
-    names = (
-        "q",
-        "source",
-        "target",
-        "format",
-        "alternatives",
-        "model",
-        "prompt",
-        "max_tokens",
-        "n",
-        "stop",
-        "texts",
-        "beam",
-    )
+    names = ["q", "source", "target", "format", "alternatives", "model"]
+    names += ["prompt", "max_tokens", "n", "stop", "texts", "beam"]
     for _ in range(count):
         good = {"q": "the cat", "source": "en", "target": "fr", "model": "writer", "texts": ["a"], "text": "a cat"}
         kind = draw.choice(("application/json",) * 4 + ("application/x-www-form-urlencoded", "text/html"))

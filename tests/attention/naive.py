@@ -8,6 +8,8 @@ from math import ceil, floor, log, pi, sqrt
 import torch
 from torch import Tensor
 
+from regard.attention import relative_position as relative
+from regard.attention import softmax_variants as variants
 from regard.attention.batch_patterns import Documents, Edges, Padding
 from regard.attention.normaliser import (
     AttentionDropout,
@@ -20,30 +22,8 @@ from regard.attention.normaliser import (
 from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, StrictCausal, Window
 from regard.attention.position import Position, Rotary
 from regard.attention.position_variants import AxialRotary, NTKScaling, XPos, YarnScaling
-from regard.attention.relative_position import (
-    Alibi,
-    Clipped,
-    CoPE,
-    LogBuckets,
-    Relation,
-    RelativeBias,
-    RelativeVectors,
-    TreePath,
-)
 from regard.attention.scaled_score import LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
-from regard.attention.softmax_variants import (
-    Differential,
-    Entmax,
-    Hard,
-    MultiToken,
-    SinkSoftmax,
-    SoftmaxPlusOne,
-    Sparsemax,
-    StickBreaking,
-    TalkingHeads,
-    TopK,
-)
 from regard.attention.sparse_patterns import Block, Global, PerHead, Prefix, Random, Strided
 from tests.attention.random_recipes import (
     AcrossQueries,
@@ -120,14 +100,14 @@ def row_of_scores(
     plain, query = compared(score, q, k, h), folded(score, q, h)
     s = plain
     for scheme in schemes:
-        if isinstance(scheme, CoPE):
+        if isinstance(scheme, relative.CoPE):
             s = s + counted(scheme, query, plain, seen)
         else:
             s = s + torch.stack([added_score(scheme, query, b, h, i, j) for j in k_index]) if k_index else s
     return s
 
 
-def counted(scheme: CoPE, q: Tensor, s: Tensor, seen: list[bool]) -> Tensor:
+def counted(scheme: relative.CoPE, q: Tensor, s: Tensor, seen: list[bool]) -> Tensor:
     """q · e[p], p the sum of the gates from a key to the last, e between two whole positions a mixture."""
     added, p = [], s.new_zeros(())
     for j in reversed(range(len(s))):
@@ -253,11 +233,11 @@ def yarn(scaling: YarnScaling, theta: float, p: int, d: int) -> tuple[float, flo
 
 def added_score(scheme: Position, q: Tensor, b: int, h: int, i: int, j: int) -> Tensor:
     match scheme:
-        case Alibi():
+        case relative.Alibi():
             return q.new_tensor(-slope(scheme.heads, h) * abs(i - j))
-        case RelativeBias():
+        case relative.RelativeBias():
             return scheme.weight[h, related(scheme.relation, b, i, j)]
-        case RelativeVectors():
+        case relative.RelativeVectors():
             return q @ scheme.keys[related(scheme.relation, b, i, j)]
         case RootBias():
             return q.new_tensor(-sqrt(abs(i - j)) / (2 if h % 2 else 1))
@@ -275,7 +255,7 @@ def added_value(scheme: Position, weights: Tensor, b: int, i: int, k_index: list
     total = weights.new_zeros(())
     for weight, j in zip(weights, k_index, strict=True):
         match scheme:
-            case RelativeVectors():
+            case relative.RelativeVectors():
                 total = total + weight * scheme.values[related(scheme.relation, b, i, j)]
             case Nearness() if i == j:
                 total = total + weight
@@ -292,20 +272,20 @@ def slope(heads: int, h: int) -> float:
     return 2 ** (-8 * (h + 1) / power) if h < power else 2 ** (-8 * (2 * (h - power) + 1) / (2 * power))
 
 
-def related(relation: Relation, b: int, i: int, j: int) -> int:
+def related(relation: relative.Relation, b: int, i: int, j: int) -> int:
     match relation:
-        case Clipped():
+        case relative.Clipped():
             return max(-relation.max_distance, min(relation.max_distance, j - i)) + relation.max_distance
-        case TreePath():
+        case relative.TreePath():
             assert relation.paths is not None
             path = int(relation.paths[b if len(relation.paths) > 1 else 0, i, j])
             return max(-relation.max_distance, min(relation.max_distance, path)) + relation.max_distance
-        case LogBuckets():
+        case relative.LogBuckets():
             return bucket(relation, j - i)
     raise AssertionError(relation)
 
 
-def bucket(relation: LogBuckets, ahead: int) -> int:
+def bucket(relation: relative.LogBuckets, ahead: int) -> int:
     """T5: half of the buckets for keys ahead; half of those exact, the rest logarithmic up to `furthest`."""
     buckets, first, distance = relation.buckets, 0, max(0, -ahead)
     if relation.bidirectional:
@@ -392,7 +372,7 @@ def picks(pattern: Random, token: int) -> set[int]:
 def weigh_heads(normaliser: Normaliser, rows: list[list[Tensor]], seen: list[list[list[bool]]]) -> list[list[Tensor]]:
     """The weights of all heads, of which some normalisers mix several."""
     match normaliser:
-        case TalkingHeads():
+        case variants.TalkingHeads():
             shown = [
                 [hide(row, visible) for row, visible in zip(*both, strict=True)]
                 for both in zip(rows, seen, strict=True)
@@ -403,14 +383,14 @@ def weigh_heads(normaliser: Normaliser, rows: list[list[Tensor]], seen: list[lis
                 [hide(row, visible) for row, visible in zip(*both, strict=True)]
                 for both in zip(weights, seen, strict=True)
             ]
-        case Differential():
+        case variants.Differential():
             share = torch.exp(normaliser.a @ normaliser.b) - torch.exp(normaliser.c @ normaliser.d) + normaliser.initial
             plain, found = weigh_heads(Softmax(), rows, seen), []
             for h in range(len(rows)):
                 pair = zip(plain[h - h % 2], plain[h - h % 2 + 1], seen[h], strict=True)
                 found.append([hide(one - share * other, visible) for one, other, visible in pair])
             return found
-        case MultiToken():
+        case variants.MultiToken():
             return [
                 weigh_all(normaliser.then, convolved(normaliser.weight[h], rows[h], seen[h]), seen[h], h)
                 for h in range(len(rows))
@@ -464,12 +444,12 @@ def weigh(normaliser: Normaliser, scores: Tensor, seen: list[bool], h: int) -> T
 
 def of_visible(normaliser: Normaliser, s: Tensor, h: int) -> Tensor:
     match normaliser:
-        case SoftmaxPlusOne() | SinkSoftmax():
-            sink = s.new_zeros(1) if isinstance(normaliser, SoftmaxPlusOne) else normaliser.sinks[h : h + 1]
+        case variants.SoftmaxPlusOne() | variants.SinkSoftmax():
+            sink = s.new_zeros(1) if isinstance(normaliser, variants.SoftmaxPlusOne) else normaliser.sinks[h : h + 1]
             return of_visible(Softmax(), torch.cat((s, sink)), h)[:-1]
-        case Entmax():
+        case variants.Entmax():
             return entmax(s, normaliser.alpha)
-        case StickBreaking():
+        case variants.StickBreaking():
             share, left = of_visible(Sigmoid(), s, h), s.new_ones(())
             taken = []
             for part in share.flip(0):
@@ -491,12 +471,12 @@ def of_visible(normaliser: Normaliser, s: Tensor, h: int) -> Tensor:
             return torch.where(s > 0, s + torch.log(1 + torch.exp(-s.clamp(min=0))), low)
         case Proportional():
             return s / s.sum() if s.sum() != 0 else torch.zeros_like(s)
-        case Hard():
+        case variants.Hard():
             best = s.tolist().index(max(s.tolist()))
             return torch.zeros_like(s).index_fill(0, torch.tensor([best]), 1.0)
-        case Sparsemax():
+        case variants.Sparsemax():
             return sparsemax(s)
-        case TopK():
+        case variants.TopK():
             least = sorted(s.tolist(), reverse=True)[: normaliser.k][-1]
             return weigh(normaliser.then, s, (s >= least).tolist(), h)
         case AttentionDropout():

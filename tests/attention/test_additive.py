@@ -13,13 +13,7 @@ from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
 from regard.attention.backends import additive
-from regard.attention.backends.additive import (
-    QueryVisibility,
-    TorchAdditive,
-    additive_attention,
-    discouraged,
-    objections,
-)
+from regard.attention.backends.additive import QueryVisibility, TorchAdditive, additive_attention
 from regard.attention.batch_patterns import Padding
 from regard.attention.functional import attend
 from regard.attention.normaliser import AttentionDropout, Softmax
@@ -98,7 +92,7 @@ def test_it_is_the_reference(pattern, groups):
     q = torch.randn(B, H, N, D, dtype=torch.double, requires_grad=True)
     k, v = (torch.randn(B, groups, J, width, dtype=torch.double, requires_grad=True) for width in (D, E))
     positions = Positions.of(q, k, J - N, None)
-    assert objections(recipe, q, k, positions) == []
+    assert additive.objections(recipe, q, k, positions) == []
     want = attend(q, k, v, recipe, q_index=J - N, backend="reference")
     got = additive.attend(recipe, q, k, v, positions)
     assert_close(got, want)
@@ -228,13 +222,17 @@ def test_it_says_why_not():
     q = torch.zeros(1, 2, 3, D)
     positions = Positions.of(q, q, 0, None)
     score = Additive(D, hidden=4)
-    assert "is not v·tanh" in objections(Recipe(), q, q, positions)[0]
-    assert "adds to single scores" in objections(Recipe(score=score, position=Alibi(heads=2)), q, q, positions)[0]
-    assert "is not softmax" in objections(Recipe(score=score, normaliser=AttentionDropout(0.1)), q, q, positions)[0]
-    assert objections(Recipe(score=score), q, q, positions) == []
-    assert "nothing is gained" in discouraged(Recipe(score=score), q, q, positions)[0]
+    refused = {
+        "is not v·tanh": Recipe(),
+        "adds to single scores": Recipe(score=score, position=Alibi(heads=2)),
+        "is not softmax": Recipe(score=score, normaliser=AttentionDropout(0.1)),
+    }
+    for reason, recipe in refused.items():
+        assert reason in additive.objections(recipe, q, q, positions)[0]
+    assert additive.objections(Recipe(score=score), q, q, positions) == []
+    assert "nothing is gained" in additive.discouraged(Recipe(score=score), q, q, positions)[0]
     long = torch.zeros(1, 2, 1000, D)
-    assert discouraged(Recipe(score=score), long, long, Positions.of(long, long, 0, None)) == []
+    assert additive.discouraged(Recipe(score=score), long, long, Positions.of(long, long, 0, None)) == []
 
 
 def test_shapes_that_do_not_fit_are_named():

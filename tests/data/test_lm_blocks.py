@@ -12,22 +12,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import BOS, EOS, PAD, CharTokenizer, TextNormalizer, WordTokenizer, load_tokenizer
-from regard.data.corpora import corpus_path
-from regard.data.files import read_lines
-from regard.data.lm_blocks import (
+from regard.data import (
+    BOS,
+    EOS,
+    PAD,
     BlockOrder,
+    CharTokenizer,
     LMBlock,
     LMBlocks,
+    TextNormalizer,
+    WordTokenizer,
     bits_per_byte,
-    count_words,
-    describe_context,
     encode_lines,
-    encode_text,
+    load_tokenizer,
     perplexity_per_word,
     read_text,
     sliding_windows,
 )
+from regard.data.corpora import corpus_path
+from regard.data.files import read_lines
+from regard.data.lm_blocks import count_words, describe_context, encode_text
 from regard.data.tokenizers.base import ByteTokenizer
 
 PACKED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}

@@ -16,6 +16,7 @@ from PIL import Image
 from tests.narrowing import assert_is_instance
 from tests.serve import fake_server
 from tests.serve.browser_page import BrowserPage, open_tab
+from tests.serve.real_models import benchmark
 from tests.serve.test_microscope import TABBED
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `pip install playwright`")
@@ -118,16 +119,8 @@ def test_a_head_of_2048_tokens_is_painted_soon_after_the_click(viewer):
 
 def test_hovering_keeps_up_with_the_screen(viewer):
     page = viewer.open("model=long&text=2048", "matrix")
-    times = page.evaluate("""() => {
-      const canvas = document.querySelector("regard-matrix .over");
-      const box = canvas.getBoundingClientRect();
-      return Array.from({ length: 200 }, (_, n) => {
-        const at = { clientX: box.left + 130 + n, clientY: box.top + 120 + n, pointerId: 1, bubbles: true };
-        const from = performance.now();
-        canvas.dispatchEvent(new PointerEvent("pointermove", at));
-        return performance.now() - from;
-      });
-    }""")
+    with benchmark() as microscope:
+        times = page.evaluate(microscope.HOVERED)
     print(f"hover: median {np.median(times):.1f} ms, 95 % below {np.quantile(times, 0.95):.1f} ms")
     assert np.quantile(times, 0.95) < 16 * SHARED
 

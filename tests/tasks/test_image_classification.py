@@ -35,10 +35,10 @@ from regard.tasks.image_classification.task import (
     validation,
 )
 from regard.training.config import TrainSettings
-from regard.training.run import TrainingRun
 from regard.world.shapes import ShapeWorld
 from tests.recorded import call_recorded
 from tests.tasks.resume_check import assert_resumes
+from tests.training.jobs import train_on_world
 
 TRAIN = TrainSettings(batch_size=7, steps=6, warmup_steps=2, learning_rate=1e-3, validate_every=2, checkpoint_every=2)
 VIT = VisionConfig(kind="vit", patch=8, layers=1, model=12, heads=3, hidden=17, dropout=0.1)
@@ -312,11 +312,7 @@ def test_a_recipe_may_say_who_looks_at_whom():
 
 @pytest.mark.slow
 def test_shapes_in_colours_never_seen_are_learnt(tmp_path):
-    world = ImageClassificationSettings.of_world()
-    pictures, held_out = (world.data.read(split).examples for split in ("train", "test"))
-    image_classifier = ImageClassifier.from_examples(pictures, world)
-    for _ in TrainingRun(image_classifier.job(pictures, world.data.read("valid").examples), tmp_path).steps():
-        pass
+    image_classifier, held_out = train_on_world(ImageClassifier, tmp_path)
     chosen = image_classifier.probabilities([one.pixels for one in held_out]).argmax(-1)
     assert (chosen == image_classifier.label_ids(held_out)).double().mean() > 0.98
 

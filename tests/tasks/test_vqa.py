@@ -30,8 +30,8 @@ from regard.tasks.vqa.task import (
     vqa_loss,
 )
 from regard.training.config import TrainSettings
-from regard.training.run import TrainingRun
 from tests.tasks.resume_check import assert_resumes
+from tests.training.jobs import train_on_world
 
 TINY = VQAConfig(patch=8, image_layers=1, question_layers=1, layers=1, model=12, heads=3, hidden=17, dropout=0.1)
 SETTINGS = VQASettings(
@@ -212,11 +212,7 @@ def test_a_model_is_kept_and_loaded_with_its_words(train_questions, tmp_path):
 
 @pytest.mark.slow
 def test_every_kind_of_question_about_the_world_is_learnt(tmp_path):
-    world = VQASettings.of_world()
-    questions, held_out = (world.data.read(split).examples for split in ("train", "test"))
-    answerer = QuestionAnswerer.from_examples(questions, world)
-    for _ in TrainingRun(answerer.job(questions, world.data.read("valid").examples), tmp_path).steps():
-        pass
+    _, held_out = train_on_world(QuestionAnswerer, tmp_path)
     found = evaluate_vqa(QuestionAnswerer.load(tmp_path), held_out)
     assert set(found.by_kind) == {"colour", "shape", "presence", "count"}
     for right, train_questions in found.by_kind.values():

@@ -1,9 +1,10 @@
 """Small training jobs of every task, with dropout: what CUDA graphs are tested on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from regard.models.config import EncoderConfig, LanguageModelConfig, PoolingConfig, WordEmbeddingConfig
 from regard.models.vision import VisionConfig, VQAConfig
@@ -20,7 +21,9 @@ from regard.tasks.sequence_classification.task import ClassificationData, Classi
 from regard.tasks.tagging.task import CharacterSettings, Tagger, TaggingData, TaggingSettings
 from regard.tasks.vqa.task import QuestionAnswerer, VQAData, VQASettings
 from regard.training.config import TrainingJob, TrainSettings
+from regard.training.run import TrainingRun
 
+Model = TypeVar("Model", bound=PretrainedModel)
 WORDS = TokenizerSettings(kind="words")
 TRAIN = TrainSettings(
     steps=11,
@@ -34,6 +37,16 @@ TRAIN = TrainSettings(
 POSED = AugmentSettings(crop=2, rotation=12, scale=12, grayscale=0.3)
 MIXED = AugmentSettings(crop=2, flip=True, cutout=5, cutmix=0.4, mixup=0.3)
 LINES = ["the cat sat\n", "on the mat\n", "a cat saw the mat\n", "the mat saw the cat and sat\n"] * 7
+
+
+def train_on_world(kind: type[Model], folder: Path) -> tuple[Model, Sequence[Any]]:
+    """A model that a task's run on the miniature world leaves in this folder, and the examples of test."""
+    world: Any = kind.settings_type.of_world()
+    train, valid, test = (world.data.read(split).examples for split in ("train", "valid", "test"))
+    model: Any = kind.from_examples(train, world)
+    for _ in TrainingRun(model.job(train, valid), folder).steps():
+        pass
+    return model, test
 
 
 def job_of(kind: type[PretrainedModel], settings: RunSettings, device: str) -> TrainingJob:
