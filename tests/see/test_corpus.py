@@ -198,6 +198,8 @@ def test_a_key_that_gets_everything_is_a_sink():
 def test_the_alignment_error_rate_is_that_of_the_links_of_each_sentence(name):
     model = assert_is_instance(model_of(name), Translator)
     sentences = [replace(one, tags=()) for one in held_out_sentences(model, 3)]
+    links = frozenset({(0, 0), (1, 2), (2, 1), (3, 3), (3, 4), (4, 5), (5, 6)})  # more target words than source words
+    sentences.append(CorpusSentence(TEXTS[0], TARGETS[0], alignment=links))
     found = corpus_statistics(model, sentences)
     for head in found.heads:
         if not head.site.endswith("cross"):
