@@ -1079,6 +1079,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("corpus", "tags of other words", "start in starts]", "start in [0, *starts]]"),
     ],
     "see/trace.py": [
+        ("beam tree", "the best of each step for the one on the way", "best_ids[: len(node.ids)] == node.ids", "best_ids[: len(node.ids) - 1] == node.ids[:-1]"),
+        ("beam tree", "beams that cannot win are not shown", "prune=False", "prune=True"),
+        ("beam tree", "extends the best prefix alone", "before[parent].extend(token, value)", "before[0].extend(token, value)"),
         ("sampling", "the output is searched for all the same", "max_length=search.max_length) if request.sampling else search", "max_length=search.max_length) if False else search"),
         ("first cell", "a sink is chosen", "(exclusive * tells if", "(largest * tells if"),
         ("first cell", "a word may attend to itself", "tells &= keys != ", "tells &= keys >= 0 * "),
@@ -1141,11 +1144,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "see/plots/layout.py": [
         ("overlay", "patches upside down", "weights[y.long()][:, x.long()]", "weights.flip(0)[y.long()][:, x.long()]"),
         ("overlay", "the glow covers the picture", "base * (1 - opacity) + over[..., :3] * opacity", "over[..., :3] * opacity"),
-    ],
-    "see/beam_tree.py": [
-        ("beam tree", "the best of each step for the one on the way", "best_ids[: len(node.ids)] == node.ids", "best_ids[: len(node.ids) - 1] == node.ids[:-1]"),
-        ("beam tree", "beams that cannot win are not shown", "prune=False", "prune=True"),
-        ("beam tree", "extends the best prefix alone", "before[parent].extend(token, value)", "before[0].extend(token, value)"),
     ],
     "see/plots/terminal.py": [
         ("bar", "rounds to whole letters", "round(share * width * 8)", "round(share * width) * 8"),

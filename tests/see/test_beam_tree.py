@@ -11,7 +11,7 @@ from regard.decode.topk import log_probabilities, stable_topk
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import inference_mode
-from regard.see.beam_tree import BeamNode, BeamTree, beam_tree, continuation_tree
+from regard.see.trace import BeamNode, BeamTree, beam_tree, continuation_tree
 from tests.decode.reference_beam import SentenceBeam, mask_disallowed, reference_beam
 from tests.decode.test_models import CONFIGS, model
 from tests.decode.toy_models import Toy, dice, glance

@@ -1,6 +1,5 @@
 """Visualisation: plots of patterns, positions, weights and recipes, and exact traces of models."""
 
-from regard.see.beam_tree import BeamTree
 from regard.see.compare import Comparison, compare
 from regard.see.corpus import (
     AttentionSpan,
@@ -78,7 +77,7 @@ from regard.see.sites import (
     trace_layer,
     trace_module,
 )
-from regard.see.trace import Trace, trace_model, trace_with_edits
+from regard.see.trace import BeamTree, Trace, trace_model, trace_with_edits
 from regard.see.watch import Watched, watch
 from regard.tasks.protocol import Predictions, TokenAxis
 

@@ -85,7 +85,10 @@ def random_keys_at(seed: "int | NDArray[np.uint64]", numbers: "NDArray[np.uint64
     import numpy as np
 
     with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
-        return mix64_all((np.uint64(seed & MASK) if isinstance(seed, int) else seed) + (numbers + np.uint64(1)) * np.uint64(GOLDEN_GAMMA))
+        return mix64_all(
+            (np.uint64(seed & MASK) if isinstance(seed, int) else seed)
+            + (numbers + np.uint64(1)) * np.uint64(GOLDEN_GAMMA)
+        )
 
 
 def mix64_all(values: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
