@@ -110,11 +110,13 @@ SUITES: dict[str, Stages] = {
     "training/distributed": (files("training", "distributed"),),
     "training/numerics": (files("training", "master_weights"), files("ops", "flat_adamw")),
     "training/run_folder": (files("training", "run_folder"), files("training", "loop", "resume")),
+    "data/documents": (files("data", "documents"), files("decode", "document_translation")),
     "decode/": (
         files("decode", "constraints", "alignment", "stepwise", "beam", "invariance", "topk_logprobs", "generation"),
         files("decode", "word_alignment", "models", "batched_beam", "translate"),
         files("tasks", "autoencoding_latents"),
     ),
+    "decode/document_translation": (files("decode", "document_translation"),),
     "decode/kernels": (files("decode", "kernels"),),
     "decode/continuous": (files("decode", "continuous"),),
     "decode/text_generation": (files("decode", "generation"), files("see", "beam_tree")),

@@ -118,6 +118,52 @@ def test_an_empty_line_stays_empty(trained):
     assert output_lines(regard("translate", trained, "-", "--scores", typed="\n")) == ["0.0000\t"]
 
 
+# --- documents ---
+
+MARKDOWN = "# the cat\n\n- the **cat** sleeps\n  17 https://a.org/b\n\n```\nthe dog\n```\n"
+
+
+def test_a_document_keeps_its_lines_and_what_is_no_prose(trained):
+    Path("letter.md").write_bytes(MARKDOWN.replace("\n", "\r\n").encode())
+    answer = regard("translate", trained, "letter.md", "--out", "lettre.md")
+    assert assert_done(answer) == ""
+    assert answer.stderr == "translated: lettre.md\n"
+    found = Path("lettre.md").read_bytes().decode()
+    assert found.count("\r\n") == found.count("\n") == MARKDOWN.count("\n")
+    assert re.fullmatch(
+        r"# \S.*\n\n- .*\*\*\S.*\*\*.*\n  .*17 https://a.org/b\n\n```\nthe dog\n```\n", found.replace("\r", "")
+    )
+    assert found == Translator.load(trained).translate_document(
+        Path("letter.md").read_bytes().decode(), format="markdown"
+    )
+    assert output_lines(regard("translate", trained, "-", "--format", "markdown", typed=MARKDOWN)) == found.splitlines()
+
+
+def test_sentences_of_a_line_are_translated_one_by_one_unless_lines_are_wanted(trained):
+    cat, dog = output_lines(regard("translate", trained, "-", typed="the cat sleeps\nthe dog sleeps"))
+    assert output_lines(regard("translate", trained, "the cat sleeps")) == [cat]
+    Path("text.txt").write_text("the cat sleeps\tthe dog sleeps")
+    assert assert_done(regard("translate", trained, "text.txt")) == f"{cat}\t{dog}\n"
+    as_lines = output_lines(regard("translate", trained, "text.txt", *LINES))
+    assert as_lines != [f"{cat}\t{dog}"]
+    assert output_lines(regard("translate", trained, "text.txt", "--scores"))[0].split("\t")[1] == as_lines[0]
+
+
+def test_a_sentence_of_ten_thousand_tokens_is_translated_and_unknown_words_are_copied(trained):
+    answer = regard("translate", trained, "-", "--beam", 1, typed=f"{'cat ' * 10_000}\nzebra\nשלום עולם\n")
+    assert output_lines(answer)[1:] == ["zebra", "שלום עולם"]
+    assert answer.stderr == "regard: 'zebra' and 2 more words are out of vocabulary; copied\n"
+
+
+def test_formats_that_make_no_sense(trained):
+    Path("letter.md").write_text(MARKDOWN)
+    why = "--n-best is for lines, and this is markdown; leave it out, or say --format lines"
+    assert_refused(regard("translate", trained, "letter.md", "--n-best", 2, "--length-penalty", 0), why)
+    assert_refused(
+        regard("translate", trained, "letter.md", "--format", "pdf"), "--format pdf: choose from lines, text"
+    )
+
+
 # --- scores, n-best, sampling ---
 
 

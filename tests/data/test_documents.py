@@ -121,8 +121,21 @@ def test_what_is_read_of_a_document(name):
     assert sentences == expected.split("|")
 
 
+def test_sentences_that_share_a_mark_are_one_unless_it_holds_each_of_them():
+    shared, each = (
+        prose
+        for text in ("Do **this. And that** now.", "**Do this. And that.** Now.")
+        for prose in DOCUMENT_FORMATS["markdown"].parse(text)
+        if isinstance(prose, Prose)
+    )
+    assert shared.sentences() == [shared]
+    assert [one if isinstance(one, str) else one.text for one in each.sentences()] == (
+        ["**", "Do this.", " ", "And that.", "**", " ", "Now."]
+    )
+
+
 def test_lines_without_an_end_are_not_taken_for_a_paragraph():
     """A file of one sentence a line, as long as they may be, stays one sentence a line."""
-    lines = ["the black cat ate the mouse that was in the garden yesterday", "a dog sleeps", "the dog " * 12, "two"]
+    lines = ["the black cat ate the mouse that was in the garden yesterday", "a dog sleeps", "the dog " * 12, "two."]
     parts = DOCUMENT_FORMATS["text"].parse("\n".join(lines))
     assert [part.text for part in parts if isinstance(part, Prose)] == [line.strip() for line in lines]

@@ -14,7 +14,7 @@ from regard.data.documents import DOCUMENT_FORMATS
 from regard.data.tokenizers.base import ByteTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.decode import Greedy, SentenceTranslator, translate_document
-from regard.decode.document_translation import NUMBER, translate_documents, word_reader
+from regard.decode.document_translation import NUMBER, known_scripts, translate_documents, word_reader
 from regard.decode.translation import translate_texts
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
@@ -138,6 +138,21 @@ def test_a_number_that_was_changed_is_set_right_and_one_written_otherwise_stays(
     )
 
 
+def test_what_a_translation_has_only_within_a_word_is_missing():
+    french = {"see x_y now": "voir x_yz", "see": "voir", "now": "là"}
+    assert translate_document("see x_y now", translator_by(lambda text: french[text])) == "voir x_y là"
+
+
+def test_a_translation_adds_no_markup():
+    by = translator_by(lambda text: "a *b* <i>")
+    assert translate_document("one", by, "markdown") == r"a \*b\* \<i>"
+    assert translate_document("one", by, "html") == "a *b* &lt;i&gt;"
+
+
+def test_every_line_has_a_word_however_long_the_first():
+    assert translate_document("a" * 30 + "\nb\nc", translator_by(lambda text: "x y z"), "markdown") == "x\ny\nz"
+
+
 def test_upper_case_is_translated_in_lower_case():
     asked = []
 
@@ -173,6 +188,11 @@ def test_marks_go_with_the_words_they_are_linked_to():
     by = translator_by(lambda text: found if text == source else f"({text})", align=lambda *_: words)
     assert translate_document("the **black** cat sleeps", by, "markdown") == "le chat **noir** dort"
     assert translate_document("the [black *cat*](x) sleeps", by, "markdown") == "le [*chat* noir](x) dort"
+    twice = translator_by(
+        lambda text: "noir le chat noir",
+        align=lambda *_: [((0, 4), (4, 9)), ((5, 7), (0, 3)), ((8, 12), (10, 13)), ((13, 17), (4, 9))],
+    )
+    assert translate_document("the **black** cat", twice, "markdown") == "**noir** le chat noir"
     assert translate_document("the **black** cat sleeps", replace(by, align=None), "markdown") == (
         "(the) **(black)** (cat sleeps)"
     )
@@ -202,6 +222,7 @@ def test_a_subtitle_goes_on_over_cues():
 def test_scripts_that_a_model_was_not_trained_on_are_copied():
     subwords = SubwordTokenizer.bpe(["the cat sleeps", "été à la mer"] * 9, size=300)
     assert [word_reader(subwords)(word) for word in ("cat", "zebra", "Ünsal", "мир", "猫")] == [True] * 3 + [False] * 2
+    assert known_scripts([b"the"] * 60 + ["д".encode()]) == {"LATIN"}
     words = WordTokenizer.train(["the cat"])
     assert [word_reader(words)(word) for word in ("cat", "zebra")] == [True, False]
     assert word_reader(ByteTokenizer())("мир")

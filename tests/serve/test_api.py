@@ -109,6 +109,8 @@ def test_a_form_is_read_as_libretranslates_clients_send_it(client):
 def test_alternatives_are_the_rest_of_the_n_best_list(client, models):
     asked = {"q": [CAT], "source": "en", "target": "fr", "alternatives": 2}
     answer = client.post("/translate", json=asked).json()
+    twice = client.post("/translate", json={**asked, "q": f"{CAT}\n{CAT}"}).json()
+    assert [twice["translatedText"]] == [f"{text}\n{text}" for text in answer["translatedText"]]
     output = models["translate"].translate(CAT, beam=5, n_best=3)
     assert [answer["translatedText"], answer["alternatives"]] == [
         [output.text],

@@ -20,6 +20,7 @@ from regard.data.documents import (
     Prose,
     Protected,
     clause_spans,
+    cuts_between,
     is_punctuation,
     write_spans,
 )
@@ -234,12 +235,11 @@ NUMBER = re.compile(rf"\d{{1,3}}(?:[{SEPARATORS}]\d{{3}})+(?!\d)(?:[.,]\d+)?|\d+
 def protect_literals(prose: Prose, knows: Callable[[str], bool]) -> Prose:
     """URLs, addresses, tags, placeholders, file and code names, emoji, and words that the model cannot read."""
     taken = [(one.start, one.end) for one in prose.protected]
-    edges = {edge for one in prose.markup for edge in (one.start, one.end)}
-    found: list[Span] = []
-    for span in (*(match.span() for match in LITERAL.finditer(prose.text)), *unknown_spans(prose.text, knows)):
-        inside = any(span[0] < edge < span[1] for edge in edges)  # a mark within it keeps what is on either side
-        if not inside and not overlaps(span, (*taken, *found)):
-            found.append(span)
+    edges = sorted({edge for one in prose.markup for edge in (one.start, one.end)})  # no span goes over one
+    literals = [match.span() for match in LITERAL.finditer(prose.text)]
+    found = [span for span in literals if not cuts_between(edges, *span) and not overlaps(span, taken)]
+    unknown = unknown_spans(prose.text, knows, [*taken, *found])
+    found += [span for span in unknown if not cuts_between(edges, *span)]
     if not found:
         return prose
     new = [Protected(start, end, prose.slice(start, end).raw) for start, end in found]
@@ -251,8 +251,8 @@ def protect_literals(prose: Prose, knows: Callable[[str], bool]) -> Prose:
     )
 
 
-def unknown_spans(text: str, knows: Callable[[str], bool]) -> list[Span]:
-    """Runs of words that are not known, without the punctuation around them."""
+def unknown_spans(text: str, knows: Callable[[str], bool], taken: Sequence[Span]) -> list[Span]:
+    """Runs of words that are not known, without the punctuation around them; other than those `taken` and numbers."""
     found: list[Span] = []
     last = -1  # the last word that was not known
     for number, match in enumerate(re.finditer(r"\S+", text)):
@@ -261,7 +261,8 @@ def unknown_spans(text: str, knows: Callable[[str], bool]) -> list[Span]:
             start += 1
         while start < end and is_punctuation(text[end - 1]):
             end -= 1
-        if start == end or knows(text[start:end]):
+        word = text[start:end]
+        if not any(map(str.isalpha, word)) or overlaps((start, end), taken) or knows(word):
             continue
         if found and last == number - 1 and not text[found[-1][1] : start].strip():
             found[-1] = found[-1][0], end

@@ -51,9 +51,10 @@ class TranslateAnswer(BaseModel):
 
 
 def add_translation(app: FastAPI, api: Api) -> None:
-    def translators() -> list[tuple[ServedModel, Any]]:
+    def translators() -> list[tuple[str, str, ServedModel]]:
+        """The languages that each translates from and into."""
         found = [one for one in api.models.values() if one.task.batching == "search"]
-        return [(one, one.task_model.settings.data) for one in found]
+        return [(one.task_model.settings.data.source, to, one) for one in found for to in target_languages(one)]
 
     @app.post("/translate", response_model=TranslateAnswer)
     async def translate(request: Request, body: TranslateBody) -> Response:
@@ -67,7 +68,7 @@ def add_translation(app: FastAPI, api: Api) -> None:
             raise RequestError("html has no alternatives; leave them out, or send format text")
         if body.source == "auto":
             no_detection()
-        there = {(data.source, data.target): served for served, data in translators()}
+        there = {(source, target): served for source, target, served in translators()}
         if (body.source, body.target) not in there:
             pairs = ", ".join("-".join(pair) for pair in there) or "none"
             raise RequestError(f"{body.source[:40]}-{body.target[:40]} is not translated here; there are {pairs}")
@@ -77,8 +78,9 @@ def add_translation(app: FastAPI, api: Api) -> None:
         best = 1 + body.alternatives
         beam = Beam(max(Beam.size, best), length_penalty=1.0, n_best=best)  # as `regard translate` searches
         served = there[body.source, body.target]
-        if not body.alternatives:
-            whole = await translate_whole(api, request, served, texts, beam, body.format)
+        several = served.task_model.target_languages
+        if not body.alternatives and (not several or body.target in several):
+            whole = await translate_whole(api, request, served, texts, beam, body)
             return ok({"translatedText": whole[0] if isinstance(body.q, str) else whole})
         found = iter(await api.translate(request, served, flat, beam))
         joined = [join_lines([next(found) for _ in text], best) for text in lines]
@@ -91,9 +93,9 @@ def add_translation(app: FastAPI, api: Api) -> None:
     async def languages() -> Response:
         """The languages that can be translated, each with its targets."""
         by_source: dict[str, list[str]] = {}
-        for _, data in translators():
-            by_source.setdefault(data.source, []).append(data.target)
-            by_source.setdefault(data.target, [])
+        for source, target, _ in translators():
+            by_source.setdefault(source, []).append(target)
+            by_source.setdefault(target, [])
         return ok([{"code": code, "name": LANGUAGES.get(code, code), "targets": to} for code, to in by_source.items()])
 
     @app.post("/detect", status_code=400)
@@ -103,11 +105,13 @@ def add_translation(app: FastAPI, api: Api) -> None:
 
 
 async def translate_whole(
-    api: Api, request: Request, served: ServedModel, texts: Sequence[str], beam: Beam, format: str
+    api: Api, request: Request, served: ServedModel, texts: Sequence[str], beam: Beam, body: TranslateBody
 ) -> list[str]:
     """Documents, in a thread that waits while the scheduler translates its sentences."""
     loop, deadline = asyncio.get_running_loop(), monotonic() + api.limits.timeout
-    by = sentence_translator(served.task_model, beam)
+    translator = served.task_model
+    to = body.target if translator.target_languages else None
+    by = sentence_translator(translator, beam, to=to)
 
     def wait_for(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, loop).result()
@@ -117,13 +121,23 @@ async def translate_whole(
         for some in chunks(sentences, api.limits.max_texts):
             if monotonic() > deadline:
                 raise RequestError(PAST_DEADLINE, 408)
-            found += [these[0].text for these in wait_for(api.translate(request, served, some, beam))]
+            tagged = [translator.tag_source(text, to) for text in some]
+            found += [these[0].text for these in wait_for(api.translate(request, served, tagged, beam))]
         return found
 
-    def align(source: str, found: str) -> Any:
-        return by.align and wait_for(api.call(request, served.name, partial(by.align, source, found), len(source)))
+    align_words = by.align
 
-    return await asyncio.to_thread(translate_documents, texts, replace(by, translate=translate, align=align), format)
+    def align(source: str, found: str) -> Any:
+        assert align_words is not None
+        return wait_for(api.call(request, served.name, partial(align_words, source, found), len(source)))
+
+    by = replace(by, translate=translate, align=by.align and align)
+    return await asyncio.to_thread(translate_documents, texts, by, body.format)
+
+
+def target_languages(served: ServedModel) -> list[str]:
+    """That of its corpus, and those that a model of several knows."""
+    return list(dict.fromkeys([served.task_model.settings.data.target, *served.task_model.target_languages]))
 
 
 def no_detection() -> NoReturn:
