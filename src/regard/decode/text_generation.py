@@ -88,6 +88,8 @@ class TextDecoder(ABC):
 
 def text_decoder(model: LanguageModel) -> TextDecoder:
     """The one in which most is shared: rows of one KV cache, rows of one state, or a state for each text."""
+    if not isinstance(model, LanguageModel):  # one of transformers, with a cache of its own
+        return SeparateStates(model)
     if isinstance(model.backbone, RNNLM) and not is_recorded(model):
         return StateRows(model)
     if objections(model):
@@ -753,7 +755,7 @@ def batched_continuation_search(
 
 def has_growing_cache(model: LanguageModel) -> bool:
     """Whether the model's state grows with every token (a KV cache)."""
-    if isinstance(model.backbone, TransformerLM) and not objections(model):
+    if isinstance(model, LanguageModel) and isinstance(model.backbone, TransformerLM) and not objections(model):
         return None in model.backbone.lookbacks
     with inference_mode(model):
         _, state = model.decode_hidden(torch.tensor([[BOS]], device=model.embedding.weight.device), model.start(1))

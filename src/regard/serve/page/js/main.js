@@ -118,6 +118,8 @@ async function show() {
   at("words").hidden = bare;
   panel.setAttribute("aria-labelledby", `tab-${view.name}`);
   replace(at("tells"), view.tells ?? "");
+  replace(at("view-name"), view.label);
+  at("view-name").hidden = bare; // such a view has a heading of its own
   // while another trace is on its way, the address may already speak of that one
   const state = trace ? { ...store.state, ...fitting(trace, store.state) } : store.state;
   if (trace) side.show(trace, state);
