@@ -167,6 +167,14 @@ def test_upper_case_is_translated_in_lower_case():
     assert found.splitlines()[0].replace("https://A.org", "").isupper()
 
 
+def test_upper_case_is_understood_by_a_model_that_knows_small_letters_alone():
+    by = translator_by(lambda text: text, knows=lambda word: word in ("the", "cat", "sleeps"))
+    asked: list[str] = []
+    record = replace(by, translate=lambda texts: asked.extend(texts) or texts)
+    assert translate_document("THE CAT SLEEPS NOW.", record) == "THE CAT SLEEPS NOW."
+    assert asked == ["the cat sleeps NOW."]
+
+
 def test_a_sentence_that_is_too_long_is_translated_in_clauses():
     asked = []
 

@@ -391,8 +391,9 @@ def build_prose(run: dict[int, InlineToken], pairs: dict[int, int]) -> "list[str
                 text += " "
                 at = match.end()
             text += one.shown[at:]
-    for start, end in pairs.items():
-        if start in run:
+    for start in run:
+        if start in pairs:
+            end = pairs[start]
             markup.append(Markup(starts[start], starts[end], run[start].raw, run[end].raw))
     order = sorted(range(len(markup)), key=lambda n: (markup[n].start, -markup[n].end))
     prose = Prose(text, tuple(protected), tuple(markup[n] for n in order), tuple(breaks))

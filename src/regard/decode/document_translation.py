@@ -60,6 +60,7 @@ class SentenceTranslator:
             inside is translated in pieces.
         source: the language to translate from; its abbreviations end no sentence.
         target: the language to translate into.
+        report: is told the words that are copied.
 
     Examples:
         >>> shout = SentenceTranslator(lambda texts: [text.upper() for text in texts])
@@ -73,6 +74,7 @@ class SentenceTranslator:
     align: Callable[[str, str], Sequence[AlignedWord] | None] | None = None
     source: str = "en"
     target: str = ""
+    report: Callable[[str], object] = know_all
 
 
 def translate_document(text: str, by: SentenceTranslator, format: str = "text") -> str:
@@ -183,10 +185,18 @@ class SentenceWork:
 
     def translate(self, prose: Prose) -> Work[str]:
         """One sentence or piece; in pieces if it is too long, or if something of it is missing in its translation."""
-        prose = protect_literals(prose, self.by.knows)
+        prose = protect(prose, [match.span() for match in LITERAL.finditer(prose.text)])
+        shouted = self.shouted or is_shouted(outside_protected(prose))
+
+        def knows(word: str) -> bool:
+            return (shouted and self.by.knows(word.lower())) or self.by.knows(word)
+
+        unknown = unknown_spans(prose, knows)
+        for start, end in unknown:
+            self.by.report(prose.text[start:end])
+        prose = protect(prose, unknown)
         if not has_words(prose):
             return prose.raw
-        shouted = self.shouted or is_shouted(outside_protected(prose))
         if self.piece and (edges := loose_punctuation(prose)):
             return (yield from self.translate_pieces(prose.cut(edges), shouted=shouted))
         closed = [(one.start, one.end) for one in (*prose.markup, *prose.protected)]
@@ -197,7 +207,7 @@ class SentenceWork:
         if not self.by.fits(prose.text):  # a word, or the text of a mark
             parts = prose.cut([(one.start, one.end) for one in prose.protected], prose.markup)
             return (yield from self.translate_pieces(parts, shouted=shouted)) if len(parts) > 1 else prose.raw
-        asked = lower_shouted(prose, self.by.source) if shouted else prose.text
+        asked = lower_shouted(prose, self.by) if shouted else prose.text
         (answer,) = yield [asked]
         found = " ".join(answer.split())
         if not found:
@@ -232,14 +242,11 @@ SEPARATORS = ".,'’\u00a0\u202f "
 NUMBER = re.compile(rf"\d{{1,3}}(?:[{SEPARATORS}]\d{{3}})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*")
 
 
-def protect_literals(prose: Prose, knows: Callable[[str], bool]) -> Prose:
-    """URLs, addresses, tags, placeholders, file and code names, emoji, and words that the model cannot read."""
+def protect(prose: Prose, spans: Iterable[Span]) -> Prose:
+    """With these spans protected, but for those that go over a mark or are protected already."""
     taken = [(one.start, one.end) for one in prose.protected]
-    edges = sorted({edge for one in prose.markup for edge in (one.start, one.end)})  # no span goes over one
-    literals = [match.span() for match in LITERAL.finditer(prose.text)]
-    found = [span for span in literals if not cuts_between(edges, *span) and not overlaps(span, taken)]
-    unknown = unknown_spans(prose.text, knows, [*taken, *found])
-    found += [span for span in unknown if not cuts_between(edges, *span)]
+    edges = sorted({edge for one in prose.markup for edge in (one.start, one.end)})
+    found = [span for span in spans if not cuts_between(edges, *span) and not overlaps(span, taken)]
     if not found:
         return prose
     new = [Protected(start, end, prose.slice(start, end).raw) for start, end in found]
@@ -251,9 +258,10 @@ def protect_literals(prose: Prose, knows: Callable[[str], bool]) -> Prose:
     )
 
 
-def unknown_spans(text: str, knows: Callable[[str], bool], taken: Sequence[Span]) -> list[Span]:
-    """Runs of words that are not known, without the punctuation around them; other than those `taken` and numbers."""
-    found: list[Span] = []
+def unknown_spans(prose: Prose, knows: Callable[[str], bool]) -> list[Span]:
+    """Runs of words on a line that are not known, without the punctuation around them; numbers need not be."""
+    text, taken, found = prose.text, [(one.start, one.end) for one in prose.protected], list[Span]()
+    breaks = [one.start for one in prose.breaks]
     last = -1  # the last word that was not known
     for number, match in enumerate(re.finditer(r"\S+", text)):
         start, end = match.span()
@@ -264,7 +272,8 @@ def unknown_spans(text: str, knows: Callable[[str], bool], taken: Sequence[Span]
         word = text[start:end]
         if not any(map(str.isalpha, word)) or overlaps((start, end), taken) or knows(word):
             continue
-        if found and last == number - 1 and not text[found[-1][1] : start].strip():
+        gap = text[found[-1][1] : start] if found and last == number - 1 else "."
+        if not gap.strip() and not cuts_between(breaks, found[-1][1] - 1, start):
             found[-1] = found[-1][0], end
         else:
             found.append((start, end))
@@ -365,10 +374,12 @@ UNBROKEN = re.compile(r"[-+*#>|=]|\d+[.)]")  # what would begin a list, a headin
 
 def place_breaks(prose: Prose, found: str, kept: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]] | None:
     """Each line break at the space that is nearest to its place; None if there are too few."""
+    whole = [(start, end) for start, end, _ in kept]
+    starts = {start for start, _ in whole}
     spaces = [
         match.start()
         for match in re.finditer(" ", found)
-        if not overlaps(match.span(), [(a, b) for a, b, _ in kept]) and not UNBROKEN.match(found, match.end())
+        if not overlaps(match.span(), whole) and (match.end() in starts or not UNBROKEN.match(found, match.end()))
     ]
     places, at = list[tuple[int, int, str]](), 0
     for number, one in enumerate(prose.breaks, 1):
@@ -503,17 +514,17 @@ def is_shouted(text: str) -> bool:
     )
 
 
-def lower_shouted(prose: Prose, language: str) -> str:
-    """In lower case with a capital at the beginning; what is protected, and a letter without one of the kind, stays."""
+def lower_shouted(prose: Prose, by: SentenceTranslator) -> str:
+    """In lower case, with a capital at the beginning if the model knows the word so; what is protected stays."""
     lowered = [small if len(small := letter.lower()) == 1 else letter for letter in prose.text]
     for one in prose.protected:
         lowered[one.start : one.end] = prose.text[one.start : one.end]
     text = "".join(lowered)
-    if language == "en":
+    if by.source == "en":
         text = re.sub(r"(?<!\w)i(?!\w)", "I", text)
     first = next((n for n, letter in enumerate(text) if letter.isalpha()), 0)
-    protected = overlaps((first, first + 1), [(one.start, one.end) for one in prose.protected])
-    return text if protected else text[:first] + prose.text[first : first + 1] + text[first + 1 :]
+    capital = text[:first] + prose.text[first : first + 1] + text[first + 1 :]
+    return capital if by.knows(capital.split()[0].strip(".,;:!?")) else text
 
 
 LOOSE = re.compile(r"^[^\w\s\"'“‘„«(\[{<¿¡]+\s*|\s*[(\[{“„«]+$")

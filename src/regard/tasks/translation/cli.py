@@ -1,6 +1,7 @@
 """`regard translate`: translates a document, or lines of a file, of stdin or typed at a prompt."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -190,16 +191,9 @@ def write_document(by: "SentenceTranslator", text: str, kind: str, out: Path | N
     from regard.data.files import write_text_atomic
     from regard.decode.document_translation import translate_windows
 
-    unknown: dict[str, None] = {}
-
-    def knows(word: str) -> bool:
-        if known := by.knows(word):
-            return known
-        unknown[word] = None
-        return False
-
+    unknown: Counter[str] = Counter()
     stdout = sys.stdout  # a progress bar, once started, replaces it
-    found = translate_windows(text, replace(by, knows=knows), kind)
+    found = translate_windows(text, replace(by, report=lambda words: unknown.update(words.split())), kind)
     if out is not None:
         write_text_atomic(out, "".join(found))
         typer.echo(f"translated: {out}", err=True)
