@@ -62,15 +62,15 @@ def test_the_second_lectures_projections_give_its_queries_keys_and_values():
         assert torch.equal(tensor(X) @ tensor(weight), tensor(made))
 
 
+def unscaled_layer(model: int, *, heads: int, head: int) -> MultiHeadAttention:
+    """As in the lectures: q · k as it is, and projections without a bias."""
+    options = LayerOptions(projection=lambda i, o: torch.nn.Linear(i, o, bias=False))
+    return MultiHeadAttention(model, heads=heads, head=head, recipe=Recipe(score=Dot()), options=options).double()
+
+
 def test_the_second_lectures_example_through_the_layer():
     """x and the three weight matrices in, the lecture's outputs out: 1.9366, 6.6831, 1.5951 unscaled."""
-    layer = MultiHeadAttention(
-        4,
-        heads=1,
-        head=3,
-        recipe=Recipe(score=Dot()),
-        options=LayerOptions(projection=lambda i, o: torch.nn.Linear(i, o, bias=False)),
-    ).double()
+    layer = unscaled_layer(4, heads=1, head=3)
     with torch.no_grad():
         for part, weight in (("query", W_QUERY), ("key", W_KEY), ("value", W_VALUE)):
             layer.get_parameter(f"{part}.weight").copy_(tensor(weight).T)
@@ -90,13 +90,7 @@ def test_hi_how_are_you_matches_itself_best():
 
 def test_two_heads_of_scalar_self_attention():
     """Fourth lecture: two heads of W d×1, joined by Wᴼ. The second head negates the keys of the first."""
-    layer = MultiHeadAttention(
-        2,
-        heads=2,
-        head=1,
-        recipe=Recipe(score=Dot()),
-        options=LayerOptions(projection=lambda i, o: torch.nn.Linear(i, o, bias=False)),
-    ).double()
+    layer = unscaled_layer(2, heads=2, head=1)
     log2 = torch.log(torch.tensor(2.0, dtype=torch.float64)).item()
     with torch.no_grad():
         layer.get_parameter("query.weight").copy_(tensor([[1, 0], [1, 0]]))

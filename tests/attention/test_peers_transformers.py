@@ -535,21 +535,18 @@ def test_a_layer_of_gpt_oss(layer):
     assert_layer_agrees(theirs, ours, there.GptOssRotaryEmbedding(config)(x, places(x)))
 
 
+def qk_norm_layer(recipe: Recipe, eps: float) -> MultiHeadAttention:
+    options = LayerOptions(projection=no_bias, head_norm=partial(nn.RMSNorm, eps=eps))
+    return MultiHeadAttention(MODEL, heads=HEADS, groups=GROUPS, head=WIDTH, recipe=recipe, options=options).double()
+
+
 def test_a_layer_of_qwen3_norms_its_heads_before_they_are_rotated():
     from transformers.models.qwen3 import modeling_qwen3 as there
 
     config = transformers.Qwen3Config(**SIZES, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
     theirs = with_large_weights(there.Qwen3Attention(config, 0))
     recipe = Recipe(position=Rotary(10_000.0, "halves"), pattern=Causal())
-    norm = partial(nn.RMSNorm, eps=config.rms_norm_eps)
-    ours = MultiHeadAttention(
-        MODEL,
-        heads=HEADS,
-        groups=GROUPS,
-        head=WIDTH,
-        recipe=recipe,
-        options=LayerOptions(projection=no_bias, head_norm=norm),
-    ).double()
+    ours = qk_norm_layer(recipe, config.rms_norm_eps)
     copy_attention(theirs, ours)
     x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
     assert_layer_agrees(theirs, ours, there.Qwen3RotaryEmbedding(config)(x, places(x)))
@@ -571,15 +568,7 @@ def test_a_layer_of_gemma_3(layer):
         position=Rotary(theta, "halves"),
         pattern=Causal() & Window(4) if layer == 0 else Causal(),
     )
-    norm = partial(nn.RMSNorm, eps=config.rms_norm_eps)
-    ours = MultiHeadAttention(
-        MODEL,
-        heads=HEADS,
-        groups=GROUPS,
-        head=WIDTH,
-        recipe=recipe,
-        options=LayerOptions(projection=no_bias, head_norm=norm),
-    ).double()
+    ours = qk_norm_layer(recipe, config.rms_norm_eps)
     copy_attention(theirs, ours, norm_shift=1.0)
     x = torch.zeros(1, TOKENS, MODEL, dtype=torch.float64)
     assert_layer_agrees(theirs, ours, there.Gemma3RotaryEmbedding(config)(x, places(x), kind))

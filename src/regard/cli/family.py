@@ -794,7 +794,13 @@ def write_family(ladder: FamilyLadder, jobs: int, command: str, progress: Callab
     speed = {
         recipe: measure_recipe(ladder, recipe) for recipe in with_progress(ladder.rungs, "speed", len(ladder.rungs))
     }
-    content = {"command": command, "machine": machine(ladder.device), "size": asdict(ladder.size), "rows": rows, "speed": speed}
+    content = {
+        "command": command,
+        "machine": machine(ladder.device),
+        "size": asdict(ladder.size),
+        "rows": rows,
+        "speed": speed,
+    }
     write_text_atomic(ladder.out / "family.json", json.dumps(content, indent=1) + "\n")
     page = ladder.out / "family.md"
     write_text_atomic(page, family_page(ladder, rows, speed, command))

@@ -26,6 +26,7 @@ import mmap
 import struct
 import sys
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -143,8 +144,26 @@ class ShardInfo:
     crc32: int
 
 
+class NumberedPairs(Sequence[Example]):
+    """Abstract: pairs that are read by their number."""
+
+    @abstractmethod
+    def pair(self, index: int) -> Example: ...
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(f"there are {len(self)} pairs, and none with the number {index}")
+        return self.pair(index)
+
+
 @dataclass(frozen=True, eq=False)
-class TokenShard(Sequence[Example]):
+class TokenShard(NumberedPairs):
     """A memory-mapped file of pairs, in the order of their lengths."""
 
     path: Path
@@ -209,15 +228,7 @@ class TokenShard(Sequence[Example]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(f"{self.path} has {len(self)} pairs, and none with the number {index}")
+    def pair(self, index: int) -> Example:
         block = index // BLOCK_PAIRS
         at = int(self.starts[block]) + int(self.lengths[block * BLOCK_PAIRS : index].sum(dtype=np.int64))
         source, target = map(int, self.lengths[index])
@@ -234,8 +245,28 @@ class TokenShard(Sequence[Example]):
 # --- corpora ---
 
 
+class ConcatenatedPairs(NumberedPairs):
+    """Abstract: the pairs of several parts, one part after the other, by their number."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[Sequence[Example]]: ...
+
+    @cached_property
+    def first_rows(self) -> Numbers:
+        """The number of the first pair of each part, and how many there are."""
+        return np.concatenate(([0], np.cumsum([len(part) for part in self.parts], dtype=np.int64)))
+
+    def __len__(self) -> int:
+        return int(self.first_rows[-1])
+
+    def pair(self, index: int) -> Example:
+        number = int(np.searchsorted(self.first_rows, index, "right")) - 1
+        return self.parts[number][index - int(self.first_rows[number])]
+
+
 @dataclass(frozen=True, eq=False)
-class TokenCorpus(Sequence[Example]):
+class TokenCorpus(ConcatenatedPairs):
     """A prepared corpus: pairs of ids by their number, read from the disk when they are asked for.
 
     Examples:
@@ -282,25 +313,9 @@ class TokenCorpus(Sequence[Example]):
                 raise ValueError(f"{shard.path}: not the shard that {path} lists; prepare the corpus again")
         return TokenCorpus(folder, saved, shards)
 
-    @cached_property
-    def first_rows(self) -> Numbers:
-        """The number of the first pair of each shard, and how many there are."""
-        return np.concatenate(([0], np.cumsum([len(shard) for shard in self.shards], dtype=np.int64)))
-
-    def __len__(self) -> int:
-        return int(self.first_rows[-1])
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(f"{self.folder} has {len(self)} pairs, and none with the number {index}")
-        number = int(np.searchsorted(self.first_rows, index, "right")) - 1
-        return self.shards[number][index - int(self.first_rows[number])]
+    @property
+    def parts(self) -> Sequence[TokenShard]:
+        return self.shards
 
     @property
     def bytes(self) -> int:
@@ -326,7 +341,7 @@ def write_corpus(folder: Path, shards: Iterable[ShardInfo], description: Mapping
 
 
 @dataclass(frozen=True, eq=False)
-class CorpusMixture(Sequence[Example]):
+class CorpusMixture(ConcatenatedPairs):
     """Pairs of one or more prepared corpora of the same vocabularies, and how often training sees those of each.
 
     Args:
@@ -378,22 +393,9 @@ class CorpusMixture(Sequence[Example]):
             weights += [(weight or 0.0) * len(one) / max(total, 1) for one in found]
         return CorpusMixture(tuple(corpora), tuple(weights) if weighted else None)
 
-    @cached_property
-    def first_rows(self) -> Numbers:
-        return np.concatenate(([0], np.cumsum([len(corpus) for corpus in self.corpora], dtype=np.int64)))
-
-    def __len__(self) -> int:
-        return int(self.first_rows[-1])
-
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
-        number = int(np.searchsorted(self.first_rows, index, "right")) - 1
-        return self.corpora[number][index - int(self.first_rows[number])]
+    @property
+    def parts(self) -> Sequence[TokenCorpus]:
+        return self.corpora
 
     def repeats(self, pairs: Sequence[int]) -> list[float]:
         """How often an epoch sees each pair of a corpus, if the corpora have so many; at least once."""

@@ -37,6 +37,37 @@ export class View extends HTMLElement {
   }
 }
 
+// Follows a job of the server: `busy` is shown after `delay` ms, with its bar and count; returns what stops it.
+export function followJob(view, start, { busy, bar, count, delay = 0, result, over = () => {} }) {
+  count.replaceChildren();
+  bar.removeAttribute("value");
+  const soon = setTimeout(() => (busy.hidden = false), delay); // what is done at once needs no bar
+  const end = () => {
+    clearTimeout(soon);
+    busy.hidden = true;
+    over();
+  };
+  const close = start({
+    progress: ({ done, total, what }) => {
+      bar.value = done / Math.max(total, 1);
+      count.replaceChildren(`${done} of ${total} ${what}`);
+    },
+    result: (found) => {
+      end();
+      result(found);
+    },
+    problem: (reason) => {
+      end();
+      view.ask(Promise.reject(reason));
+      view.dataset.painted = "refused";
+    },
+  });
+  return () => {
+    close();
+    end();
+  };
+}
+
 // Runs one task at a time; of those that came meanwhile only the last. For hovering and panning.
 export function latest() {
   let running = false;

@@ -5,7 +5,7 @@ import { button, digits, figure, h, replace, say, shortened, table, token } from
 import { dark } from "../paint.js";
 import { choices } from "../side.js";
 import { store } from "../store.js";
-import { View } from "../view.js";
+import { followJob, View } from "../view.js";
 import { count, listField, numberField, put } from "./parts.js";
 import { Scatter } from "./scatter.js";
 
@@ -97,35 +97,18 @@ class Corpus extends View {
     if (!id) return this.explain("Choose sentences and press Compute: means of every head, its strongest spans, the model's errors and its states.");
     if (this.#found.has(id)) return this.draw();
     replace(this.#out);
-    replace(this.#done, "");
     delete this.dataset.painted;
-    this.#bar.removeAttribute("value");
-    const over = () => {
-      this.#busy.hidden = true;
-      this.#stop = null;
-    };
-    this.#busy.hidden = false;
-    const close = api.corpusStatistics(id, {
-      progress: ({ done, total, what }) => {
-        this.#bar.value = done / Math.max(total, 1);
-        replace(this.#done, `${done} of ${total} ${what}`);
-      },
+    this.#stop = followJob(this, (handlers) => api.corpusStatistics(id, handlers), {
+      busy: this.#busy,
+      bar: this.#bar,
+      count: this.#done,
+      over: () => (this.#stop = null),
       result: (found) => {
-        over();
         if (this.#found.size > 3) this.#found.delete(this.#found.keys().next().value);
         this.#found.set(id, found);
         this.draw();
       },
-      problem: (reason) => {
-        over();
-        this.ask(Promise.reject(reason));
-        this.dataset.painted = "refused";
-      },
     });
-    this.#stop = () => {
-      close();
-      over();
-    };
     return undefined;
   }
 

@@ -5,7 +5,7 @@ import { button, h, replace, say, shortened } from "../dom.js";
 import { choices } from "../side.js";
 import { store } from "../store.js";
 import { dark } from "../paint.js";
-import { View } from "../view.js";
+import { followJob, View } from "../view.js";
 import { again } from "./head.js";
 import { clamp, field, listField, places, usualRow } from "./parts.js";
 import { drawn } from "./explanations.js";
@@ -123,35 +123,18 @@ class Explain extends View {
       Object.assign(values, { other: second.id, part });
     }
     const from = performance.now();
-    replace(this.#count, "");
-    this.#bar.removeAttribute("value");
-    const soon = setTimeout(() => (this.#busy.hidden = false), 300); // what is done at once needs no bar
-    const over = () => {
-      clearTimeout(soon);
-      this.#busy.hidden = true;
-      this.#stop = null;
-    };
-    const close = api.explain(trace.id, values, {
-      progress: ({ done, total, what }) => {
-        this.#bar.value = done / Math.max(total, 1);
-        replace(this.#count, `${done} of ${total} ${what}`);
-      },
+    this.#stop = followJob(this, (handlers) => api.explain(trace.id, values, handlers), {
+      busy: this.#busy,
+      bar: this.#bar,
+      count: this.#count,
+      delay: 300,
+      over: () => (this.#stop = null),
       result: (found) => {
-        over();
         if (this.#found.size >= KEPT) this.#found.delete(this.#found.keys().next().value);
         this.#found.set(request, { found, seconds: (performance.now() - from) / 1000 });
         this.draw();
       },
-      problem: (reason) => {
-        over();
-        this.ask(Promise.reject(reason));
-        this.dataset.painted = "refused";
-      },
     });
-    this.#stop = () => {
-      close();
-      over();
-    };
     return undefined;
   }
 
