@@ -141,7 +141,7 @@ def test_a_cache_gives_the_scores_of_the_whole_sentence(run, mine):
     (whole,) = score_targets(translator.model, [source], [found.ids])
     assert found.scores == pytest.approx(whole.scores[: len(found.scores)], abs=1e-4)
     assert len(found.scores) > 3
-    search = ["--beam", 3, "--length-penalty", 0]
+    search = ["--beam", 3, "--length-penalty", 0, "--format", "lines"]
     output = assert_done(regard("translate", run, "-", "--parts", mine, *search, typed=CAT))
     assert output.strip() == translator.detokenize(found.ids).strip()
 

@@ -112,9 +112,7 @@ def terminal(monkeypatch) -> list[str]:
         sys.modules["regard.cli.visualize"], "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
     )
     monkeypatch.setattr(server, "open_page", opened.append)
-    monkeypatch.setattr(
-        server, "serve", lambda models, here, token, images=None: opened.append(", ".join(models.entries))
-    )
+    monkeypatch.setattr(server, "serve", lambda models, *_: opened.append(", ".join(models.entries)))
     return opened
 
 

@@ -48,7 +48,8 @@ def here(tmp_path, monkeypatch):
 
 
 def command(task: str, runs: dict[str, Path], file: object) -> list[object]:
-    return [task, runs[task], *(["picture.png", "--file", file] if task == "answer" else [file])]
+    more = {"answer": ["picture.png", "--file", file], "translate": [file, "--format", "lines"]}
+    return [task, runs[task], *more.get(task, [file])]
 
 
 def write_lines(name: str, lines: list[str], bad: bytes = b"") -> None:

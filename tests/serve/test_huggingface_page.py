@@ -24,6 +24,7 @@ from .client import client_of, events, floats, octets, post_trace, row_in, serve
 KINDS = ["BERT", "GPT-2", "Llama", "Gemma 2", "Gemma 3", "gpt-oss", "Marian", "T5", "ViT", "Whisper"]
 ALONE = {"/api/positions", "/api/patterns"}  # of no model
 NOT_HERE = {"/api/traces/{id}/sites/{site}/gate"}  # of models with gates
+NOT_HERE |= {"/api/corpora", "/api/corpora/{id}/statistics", "/api/corpora/{id}/neighbours"}  # test_corpora.py
 
 
 @pytest.fixture(scope="module")

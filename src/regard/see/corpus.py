@@ -177,12 +177,12 @@ def tag_sentences(sentences: Iterable[Any], tagger: PretrainedModel | Path | str
         >>> tag_sentences([CorpusSentence("the cat", tags=("DET", "NOUN"))], "run")[0].tags
         Traceback (most recent call last):
             ...
-        ValueError: a model for the task 'translation' tags no words; give the run of a tagger
+        ValueError: a run that can translate tags no words; give the run of a tagger
     """
     task_model = as_task_model(tagger)
     task, given = get_task(task_model.settings.task), [as_sentence(one) for one in sentences]
     if task.verb != "tag":
-        raise ValueError(f"a model for the task {task.name!r} tags no words; give the run of a tagger")
+        raise ValueError(f"a run that can {task.verb} tags no words; give the run of a tagger")
     bare = [n for n, one in enumerate(given) if not one.tags]
     for n, found in zip(bare, getattr(task_model, task.verb)([given[n].text for n in bare]), strict=True):
         given[n] = replace(given[n], tags=found.tags)
