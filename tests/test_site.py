@@ -99,7 +99,8 @@ def test_every_page_is_in_the_navigation(tmp_path):
     assert sorted(listed) == sorted(page for page in pages if not page.startswith("source/"))
 
 
-@pytest.fixture(scope="module", params=["opening", pytest.param("whole", marks=pytest.mark.slow)])
+# `make docs` builds and checks all of it; here it is opened in a browser besides
+@pytest.fixture(scope="module", params=[pytest.param(one, marks=pytest.mark.slow) for one in ("opening", "whole")])
 def site(request, tmp_path_factory) -> Path:
     """The site; in the short form of each package's reference and of each source only the beginning."""
     pytest.importorskip("mkdocs", reason="MkDocs is not installed; `make docs` installs it")

@@ -43,15 +43,15 @@ CHOICES = [(4, 4, 6, 1), (5, 3, 5, 3), (4, 1, 1, 1), (4, 5, 8, 4)]  # sentences,
 SOURCES = EVERY_SOURCE[:3]  # an interpreted step takes seconds
 SEARCHES: dict[str, tuple[Any, Beam, Any]] = {
     "plain": (model("transformer"), Beam(2, 0.8, n_best=2, max_length=LIMIT), None),
+    "turned": (decided(groups=2, decoder='position = "Rotary()"').float(), Beam(2, max_length=LIMIT), None),
+}
+MORE_SEARCHES: dict[str, tuple[Any, Beam, Any]] = {
     "forced": (model("transformer"), Beam(2, 1.0, n_best=2, max_length=LIMIT), EVERY_PREFIX[:2]),
     "grouped, post norm": (
         decided(norm="post", tie="all", groups=3).float(),
         Beam(2, 0.7, n_best=2, max_length=LIMIT),
         None,
     ),
-    "turned": (decided(groups=2, decoder='position = "Rotary()"').float(), Beam(2, max_length=LIMIT), None),
-}
-MORE_SEARCHES: dict[str, tuple[Any, Beam, Any]] = {
     "plain, four beams": (model("transformer"), Beam(4, 0.8, n_best=2, max_length=LIMIT), None),
     "forced, three beams": (model("transformer"), Beam(3, 1.0, n_best=3, max_length=LIMIT), EVERY_PREFIX[:2]),
     "post norm": (decided(norm="post", tie="all").float(), Beam(3, 0.7, n_best=3, max_length=LIMIT), None),

@@ -280,6 +280,7 @@ def said_result(message: str) -> tuple[float, float]:
     return eval(left.replace("·", "*"), names), float(result)
 
 
+@pytest.mark.slow
 def test_arrow_keys_walk_through_every_cell_of_every_chapter(page, address):
     opened(page, address, "1.0")
     page.locator("h2").focus()

@@ -49,6 +49,7 @@ def windowed():
     return generator(recipe='position = "Rotary()"\npattern = "Causal() & Window(64)"')
 
 
+@pytest.mark.slow
 def test_sixteen_thousand_tokens_are_seen_in_seconds_and_little_memory():
     """The weights of one head alone would be 1,024 MiB; the page asks for a trace, every thumbnail and two maps."""
     done = run_program(ASKED)
