@@ -115,7 +115,6 @@ def recipe(name, position) -> Recipe:
     return made
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "position"), PAIRS)
 def test_every_backend_agrees_or_objects(recipe):
     """In three groupings, one of them with fewer queries than keys, and there without gradients too."""

@@ -49,7 +49,6 @@ def gradients(given: Case, out: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(out, given.inputs, upstream.to(out.dtype), materialize_grads=True)
 
 
-@pytest.mark.sampled(4)
 @seeds()
 def test_every_backend_computes_the_formula_or_objects(seed):
     given = random_case(seed)
@@ -105,7 +104,6 @@ def test_where_there_is_nothing_nothing_comes_out(seed):
             assert all((grad == 0).all() for grad in gradients(given, out))
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @seeds(few=range(50), many=range(50, 2000))
 def test_half_precision_is_as_good_as_the_plain_formula(seed, dtype):
