@@ -29,19 +29,17 @@ from regard.decode.alignment import AlignmentCounts, argmax_links, count_links
 from regard.see import Trace, corpus_statistics, held_out_sentences, trace_model
 from regard.see.methods import (
     PredictionTarget,
-    TokenVectors,
     ablate_heads,
     attention_rollout,
     attention_times_gradient,
     attribute_tokens,
-    embed,
-    frozen_model,
     gradient_times_input,
     leave_one_out,
-    log_probabilities,
     prediction_target,
     value_weighted,
 )
+from regard.see.methods.attribution import TokenVectors, embed
+from regard.see.methods.prediction import frozen_model, log_probabilities
 from regard.see.trace import select_initial
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.translation.task import TASK, Translator

@@ -1081,24 +1081,32 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("recorder", "edits are recorded but not applied", "        calls.append(site if changed is None else replace(site, output=changed))\n        return changed", "        calls.append(site if changed is None else replace(site, output=changed))\n        return None"),
         ("edits", "a gate's weight off is scaled", "index_fill(1, off, 0.0)", "index_fill(1, off, 0.5)"),
     ],
-    "see/methods.py": [
+    "see/methods/attribution.py": [
         ("integrated gradients", "a panel counts as the whole path", "a + share * (end - start) * b.double()", "a + share * b.double()"),
         ("integrated gradients", "steep panels are never halved", "len(panels) < 2 * steps", "len(panels) < 0"),
+        ("explain", "heads are averaged", "each.sum(0) if each.dim() == 3", "each.mean(0) if each.dim() == 3"),
+    ],
+    "see/methods/interventions.py": [
         ("ablation", "all copies lose the first head", "for copy, (name, head) in enumerate(heads) if name", "for copy, (name, head) in enumerate(heads[:1] * len(heads)) if name"),
         ("ablation", "what comes behind a head is taken from the record too", "self.maps[: self.sites[site]]", "self.maps[: self.sites[site] + 1]"),
-        ("explain", "heads are averaged", "each.sum(0) if each.dim() == 3", "each.mean(0) if each.dim() == 3"),
+    ],
+    "see/methods/__init__.py": [
         ("explain", "mean ablation is zero ablation", 'by="mean", progress=progress', "progress=progress"),
+    ],
+    "see/methods/layers.py": [
         ("residual stream", "a norm behind the sum is taken for one before it", "post = bool(self.norms) and nearly_equal(", "post = bool(self.norms) and not nearly_equal("),
         ("residual stream", "RMS norms behind the last layer are not frozen", "return args[0] * (self.found[-1] if given is None else next(given))", "return None"),
         ("residual stream", "the position is the first", "int(slopes.norm(dim=-1).argmax())", "0"),
     ],
     "see/corpus.py": [
+        ("corpus", "the nearest state is itself", "alike[number] = -torch.inf", "alike[number] = torch.inf"),
+    ],
+    "see/corpus_tally.py": [
         ("corpus", "padding counts as queries", "own = (at < self.q_lengths[band.batch, None])[:, None]", "own = (at >= 0).expand(len(total), -1)[:, None]"),
         ("corpus", "the smallest weights are kept", "weights.sort(dim=1, descending=True", "weights.sort(dim=1, descending=False"),
         ("corpus", "a query that sees one key alone has the strongest span", "choosing = visible.sum(-1, keepdim=True) > 1", "choosing = visible.sum(-1, keepdim=True) > 0"),
         ("corpus", "links are read at the row before", "self.targets.roll(shift, 1)", "self.targets.roll(-shift, 1)"),
         ("corpus", "gold links transposed", "gold[n, other, one] = True", "gold[n, one, other] = True"),
-        ("corpus", "the nearest state is itself", "alike[number] = -torch.inf", "alike[number] = torch.inf"),
         ("corpus", "errors with the least loss first", "key=lambda error: -error.loss", "key=lambda error: error.loss"),
         ("corpus", "tags of other words", "start in starts]", "start in [0, *starts]]"),
     ],

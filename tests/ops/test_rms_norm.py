@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from regard.attention import LayerOptions, MultiHeadAttention
 from regard.ops import rms_norm as op
 from regard.ops.rms_norm import rms_norm
-from regard.see.methods import FrozenNormScales
+from regard.see.methods.layers import FrozenNormScales
 from tests.attention.triton_interpreter import compile_to_ptx, print_json
 
 

@@ -11,18 +11,18 @@ from torch import nn
 from regard.attention import MultiHeadAttention
 from regard.data.labelled import TaggedSentence, write_conllu
 from regard.decode.alignment import AlignmentHead, aer, argmax_links, attend_pair
-from regard.see import corpus
+from regard.see import corpus, corpus_tally
 from regard.see.corpus import (
     CorpusSentence,
     CorpusStatistics,
-    corpus_statistics,
     held_out_sentences,
     read_corpus,
     serialize_neighbours,
     serialize_statistics,
     tag_sentences,
 )
-from regard.see.methods import find_blocks
+from regard.see.corpus_tally import corpus_statistics
+from regard.see.methods.layers import find_blocks
 from regard.see.sites import AttentionSite
 from regard.see.trace import Trace, load_pretrained, trace_model
 from regard.tasks.pretrained import PretrainedModel
@@ -98,7 +98,7 @@ def test_models_of_hugging_face_are_counted_as_they_are_traced(name, tmp_path):
 def test_nothing_of_a_sentence_depends_on_the_others(name, monkeypatch):
     model, sentences = model_of(name), given(name)
     together = corpus_statistics(model, sentences)
-    monkeypatch.setattr(corpus, "TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr(corpus_tally, "TOKENS_AT_ONCE", 1)
     alone = [corpus_statistics(model, [one]) for one in sentences]
     for site, found in together.sentence_statistics.items():
         torch.testing.assert_close(found, torch.cat([one.sentence_statistics[site] for one in alone]))

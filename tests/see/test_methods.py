@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import regard
 from regard.attention.core import hook_attention
 from regard.models.seq2seq import inference_mode
-from regard.see import Edits, HeadOff, Mask, Temperature, methods, trace_with_edits
+from regard.see import Edits, HeadOff, Mask, Temperature, trace_with_edits
 from regard.see.methods import (
     METHODS,
     HeadEffects,
@@ -20,24 +20,23 @@ from regard.see.methods import (
     attention_rollout,
     attention_times_gradient,
     attribute_tokens,
-    embed,
+    attribution,
     explain,
-    find_blocks,
-    frozen_model,
-    gauss_legendre,
     gradient_times_input,
-    layer_of,
+    interventions,
     leave_one_out,
     logit_contributions,
     logit_lens,
     patch_activations,
+    prediction,
     prediction_target,
-    recorded_streams,
     residual_stream,
-    run_again,
     value_weighted,
     value_zeroing,
 )
+from regard.see.methods.attribution import embed, gauss_legendre, layer_of
+from regard.see.methods.layers import find_blocks, recorded_streams
+from regard.see.methods.prediction import frozen_model, run_again
 from regard.see.plots.charts import METHOD_NOTES, method_view
 from regard.see.plots.draw import ascii
 from regard.see.trace import Trace, load_pretrained, trace_model
@@ -359,7 +358,7 @@ def test_steep_gradients_are_integrated_by_more_panels(monkeypatch):
     found = attribute_tokens(sharp, 3, steps=16)
     assert found.difference is not None
     assert abs(found.total - found.difference) < 0.005 * abs(found.difference)
-    monkeypatch.setattr(methods, "COMPLETENESS", torch.inf)
+    monkeypatch.setattr(attribution, "COMPLETENESS", torch.inf)
     plain = attribute_tokens(sharp, 3, steps=16)
     assert found.difference == plain.difference
     assert abs(plain.total - found.difference) > 0.1 * abs(found.difference)
@@ -449,11 +448,11 @@ def test_inputs_of_other_lengths_in_one_batch_change_no_logit(name, tmp_path):
 
 @pytest.mark.parametrize("tokens", [1, 40, 2048])
 def test_what_a_head_and_a_token_are_worth_does_not_depend_on_how_many_are_tried_at_once(monkeypatch, tokens):
-    monkeypatch.setattr(methods, "TOKENS_AT_ONCE", tokens)
+    monkeypatch.setattr(prediction, "TOKENS_AT_ONCE", tokens)
     trace = trace_of("translator")
     heads, words = ablate_heads(trace, row=2, by="mean"), leave_one_out(trace, row=2)
-    monkeypatch.setattr(methods, "TOKENS_AT_ONCE", 1)
-    monkeypatch.setattr(methods, "MAX_RECORD", 0)  # and nothing before an attention is taken from a record
+    monkeypatch.setattr(prediction, "TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr(interventions, "MAX_RECORD", 0)  # and nothing before an attention is taken from a record
     one_by_one = ablate_heads(trace, row=2, by="mean")
     for name, found in heads.effects.items():
         assert found.allclose(one_by_one.effects[name], atol=1e-5)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from regard.see.corpus import corpus_statistics, held_out_sentences, read_corpus, serialize_statistics
+from regard.see.corpus import held_out_sentences, read_corpus, serialize_statistics
+from regard.see.corpus_tally import corpus_statistics
 from regard.see.trace import trace_model
 from regard.serve import trace_cache
 from regard.serve.encoding import replace_nonfinite

@@ -9,11 +9,11 @@ from regard.see.corpus import (
     CorpusStatistics,
     PredictionError,
     TagPair,
-    corpus_statistics,
     held_out_sentences,
     read_corpus,
     tag_sentences,
 )
+from regard.see.corpus_tally import corpus_statistics
 from regard.see.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
 from regard.see.methods import (
     HeadEffects,

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.see.methods import find_blocks, frozen_model, recorded_streams, run_again
+from regard.see.methods.layers import find_blocks, recorded_streams
+from regard.see.methods.prediction import frozen_model, run_again
 from regard.see.trace import Trace
 from regard.tasks.protocol import Predictions
 

@@ -30,10 +30,9 @@ from regard.see.methods import (
     TokenMatrices,
     TokenScores,
     explain,
-    find_blocks,
     patch_activations,
-    queries_of_block,
 )
+from regard.see.methods.layers import find_blocks, queries_of_block
 from regard.see.trace import Trace
 from regard.serve.encoding import ApiResponse, RequestError
 from regard.serve.generation import server_sent_event

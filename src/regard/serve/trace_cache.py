@@ -17,7 +17,8 @@ import numpy as np
 from torch import Tensor
 
 from regard.decode.alignment import aer, argmax_links
-from regard.see.corpus import CorpusSentence, CorpusStatistics, corpus_statistics
+from regard.see.corpus import CorpusSentence, CorpusStatistics
+from regard.see.corpus_tally import corpus_statistics
 from regard.see.sites import AttentionSite, GateSite, HeadStatistics
 from regard.see.trace import Trace
 from regard.serve.encoding import Floats, RequestError, bin_starts, max_pool
