@@ -1,6 +1,5 @@
 """`regard data`: lists, checks, downloads, converts, cleans and prepares corpora; `regard vectors`: word vectors."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,8 +10,13 @@ import typer
 
 from regard.cli.options import (
     DataFolder,
+    LoadOptions,
+    MinutesOption,
+    ModelArgument,
+    SearchOptions,
     Split,
     shell_command,
+    stop_after,
     with_option_groups,
     with_progress,
     writable_file,
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from regard.data.cleaning import CleaningReport, CleaningRules
     from regard.data.corpora import CorpusInfo, FileCheck
     from regard.data.parallel import SentencePair
+    from regard.tasks.translation.task import Translator
 
 CorpusName = Annotated[str, typer.Argument(help="The name of a known corpus; regard data lists them.")]
 PAIRS_HELP = "x.tsv, x.jsonl, or x for two text files such as x.en and x.fr; each also with .gz or .xz."
@@ -39,6 +44,10 @@ TargetOption = Annotated[str, typer.Option("--to", "--target", help="The languag
 ExcludeOption = Annotated[
     list[str] | None,
     typer.Option(help="Test sets: pairs with a sentence of theirs are removed. A file, or tatoeba:test; repeatable."),
+]
+
+ReverseOption = Annotated[
+    bool, typer.Option("--reverse", help="Back-translation: translate targets, into sources of the new pairs.")
 ]
 
 data = typer.Typer(rich_markup_mode="markdown")
@@ -307,49 +316,32 @@ def clean(
     """
     import json
 
-    from regard.data.cleaning import CleaningReport, HashSet, LanguageIdentifier, clean_pairs
+    from regard.data.cleaning import HashSet
     from regard.data.corpora import iter_excluded, parse_sources
     from regard.data.files import open_atomic, write_text_atomic
+    from regard.data.parallel import write_pairs
+    from regard.data.preparation import CorpusCleaning
 
     out, report, removed = writable_file(out), report and writable_file(report), removed and writable_file(removed)
     sources, languages = parse_sources(inputs, (source, target), split, folder), (source, target)
     if other := [one for one in sources if one.languages != languages]:
         raise ValueError(f"{other[0].name} is {'-'.join(other[0].languages)}; the pairs of one file have one direction")
-    chosen, test = rules.build(), HashSet().update(iter_excluded(exclude or [], [languages], folder))
-    empty: list[str] = []
-
-    def read() -> "Iterator[SentencePair]":
-        for one in sources:
-            yield from one.read(empty.append)
-
-    identifier = None
-    if chosen.language:
-        texts = {
-            name: (getattr(pair, side) for pair in read())
-            for side, name in zip(("source", "target"), languages, strict=True)
-        }
-        identifier = LanguageIdentifier.train(texts)
-        empty.clear()
-    counts: Counter[str] = Counter()
-    found = clean_pairs(read(), chosen, test=test, identifier=identifier, languages=languages)
+    cleaning = CorpusCleaning(
+        sources, rules.build(), HashSet().update(iter_excluded(exclude or [], [languages], folder))
+    )
 
     with open_atomic(removed) if removed else nullcontext() as rejected:
 
         def kept() -> "Iterator[SentencePair]":
-            for pair, why in with_progress(found, "cleaning"):
-                counts["read"] += 1
+            for pair, why in with_progress(cleaning.pairs(), "cleaning"):
                 if why is None:
                     yield pair
-                    continue
-                counts[why] += 1
-                if rejected:
+                elif rejected:
                     line = {"rule": why, source: pair.source, target: pair.target}
                     rejected.write(f"{json.dumps(line, ensure_ascii=False)}\n".encode())
 
-        from regard.data.parallel import write_pairs
-
         done = write_pairs(kept(), out, languages)
-    total = CleaningReport(counts.pop("read", 0) + len(empty)) + CleaningReport(0, counts + Counter(empty=len(empty)))
+    total = cleaning.report
     print_cleaning({"pairs": total})
     if report:
         write_text_atomic(report, json.dumps(total.to_dict(), indent=1) + "\n")
@@ -454,6 +446,99 @@ def prepare(
     mean, each = ids / pairs, size / pairs
     typer.echo(f"prepared: {out}, {pairs:,} pairs of {mean:.1f} tokens, {size / 1e6:,.1f} MB, {each:.0f} bytes a pair")
     typer.echo(f"train on it: {shell_command('regard', 'train', '--train', out, '--size', 'base', '--out', 'run')}")
+
+
+@data.command()
+@with_option_groups
+def translate(
+    model: ModelArgument,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="FROM", help="A text file, or sentence pairs: a .tsv, a .jsonl, or two text files."),
+    ],
+    out: Annotated[Path, typer.Option(help=f"Where to write the pairs that are made: {PAIRS_HELP}")],
+    reverse: ReverseOption = False,  # noqa: FBT002
+    search: SearchOptions = SearchOptions(),
+    best_of: Annotated[
+        int,
+        typer.Option(min=1, help="Of so many best take the one most like the side that is replaced (sentence BLEU)."),
+    ] = 1,
+    to: Annotated[
+        str | None, typer.Option("--to", "--target", help="The target language, of a model that knows several.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Tokens × beams of a batch; it changes no result.")
+    ] = None,
+    max_length: Annotated[int, typer.Option(min=1, help="Tokens of a sentence; longer ones are left out.")] = 256,
+    precision: Annotated[
+        str | None, typer.Option(help="As of regard translate; default: bfloat16 on a GPU, float32 elsewhere.")
+    ] = None,
+    minutes: MinutesOption = None,
+    load: LoadOptions = LoadOptions(),
+) -> None:
+    """Translate a large file into training pairs: sequence-level distillation, or with --reverse back-translation.
+
+    The source stays and the translation becomes the target, for a smaller model to learn from; with --reverse the
+    text is in the target language and stays the target. Killed at any moment, the same command goes on and ends with
+    the same bytes. Pairs with an unfinished translation are left out. `regard data prepare` reads what is written.
+
+    Example: `regard data translate teacher text.en --out distilled.tsv --beam 4`
+
+    Example: `regard data translate teacher train.tsv --out distilled.tsv --best-of 4` (interpolated distillation)
+
+    Example: `regard data translate fr-en text.fr --reverse --out back.tsv` (for a model from en to fr)
+
+    Example: `regard data translate teacher train.tsv --out distilled.tsv --minutes 9`
+    """
+    from regard.data.files import file_format, read_lines
+    from regard.data.parallel import SentencePair, read_pairs
+    from regard.decode.translation import PairSynthesis, first_best, synthesize_pairs
+    from regard.tasks.translation.metrics import closest_text
+    from regard.tasks.translation.task import Translator
+
+    out, stop = writable_file(out), stop_after(minutes)
+    has_pairs = len(inputs) > 1 or file_format(Path(inputs[0])) in (".tsv", ".jsonl")
+    if best_of > 1 and not has_pairs:
+        raise ValueError(f"--best-of {best_of} compares with the other side of pairs, and {inputs[0]} has one side")
+
+    def read() -> "Iterator[SentencePair]":
+        if has_pairs:
+            return read_pairs(inputs, on_empty=str)
+        return (SentencePair("", line) if reverse else SentencePair(line, "") for line in read_lines(inputs[0]))
+
+    translator = load.load(Translator, model)
+    how = PairSynthesis(
+        translator=translator,
+        search=search.build(best_of),
+        choose=closest_text if best_of > 1 else first_best,
+        to=to,
+        reverse=reverse,
+        max_length=max_length,
+        precision=precision or fast_precision(translator),
+        tokens=batch_size or batch_tokens(translator),
+    )
+    with step_progress() as seen:
+        seen("counting", 0, None)
+        total = sum(1 for _ in read())
+        found = synthesize_pairs(read(), how, out, stop=stop, progress=lambda done: seen("translating", done, total))
+    if found is None:
+        typer.echo(f"stopped after {minutes:g} minutes; the same command goes on")
+        raise typer.Exit(130)
+    left_out = "".join(f", {count:,} left out: {why}" for why, count in found.left_out.items())
+    typer.echo(f"written: {out}, {found.pairs:,} pairs of {found.read:,} sentences{left_out}")
+
+
+def fast_precision(translator: "Translator") -> str:
+    """bfloat16 on a GPU, where the model can be prepared for it."""
+    from regard.decode.quantize import objections
+
+    device = next(translator.model.parameters()).device
+    return "bfloat16" if device.type == "cuda" and not objections(translator.model) else "float32"
+
+
+def batch_tokens(translator: "Translator") -> int:
+    """Tokens × beams of a batch that keep the device busy."""
+    return 4096 if next(translator.model.parameters()).device.type == "cpu" else 65_536
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from regard.cli.bench import bench
 from regard.cli.data import data, vectors
 from regard.cli.demo import demo, ladder, lecture
+from regard.cli.models import models
 from regard.cli.runs import compare, evaluate, export, import_command, publish, runs
 from regard.cli.train import train
 from regard.cli.visualize import api, draw, explain, gallery, look, serve
@@ -200,5 +201,6 @@ for command in (evaluate, runs, compare, look, serve, api, export, publish, sett
 app.command("import")(import_command)
 app.add_typer(data, name="data")
 app.add_typer(vectors, name="vectors")
+app.add_typer(models, name="models")
 for command in (ladder, lecture, draw, explain, gallery, bench):
     app.command()(command)

@@ -3,10 +3,12 @@
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property, wraps
 from inspect import Parameter, signature
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -66,6 +68,10 @@ MAX_LENGTH_NAMES = ("--max-length", "--longest")
 MaxLength = Annotated[
     int, typer.Option(*MAX_LENGTH_NAMES, min=1, help="Maximum tokens of a sentence; a longer one is refused.")
 ]
+MinutesOption = Annotated[
+    float | None,
+    typer.Option("--minutes", min=0, help="Stop after so many minutes; the same command goes on where it stopped."),
+]
 BATCH_LINES = 256  # lines that are read together
 MAX_PROMPT_TOKENS = 16_384
 OutOption = Annotated[
@@ -89,6 +95,12 @@ def resolve_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"--device {name}: {str(error).splitlines()[0].rstrip('.')}; use cpu") from None
     return name
+
+
+def stop_after(minutes: float | None) -> Callable[[], bool]:
+    """Whether so many minutes have passed since now; without a number they never have."""
+    end = inf if minutes is None else time.monotonic() + 60 * minutes
+    return lambda: time.monotonic() >= end
 
 
 def load_parts(parts: list[Path] | None, changed: list[Path] | None) -> "OwnParts":

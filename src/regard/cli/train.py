@@ -210,6 +210,7 @@ class TrainRequest:
         start: a run to begin with the weights and the vocabulary of.
         checkpoint: which of that run.
         own_parts: parts of the user's own that settings may name.
+        stop: whether to save and to leave; asked after every step.
     """
 
     out: Path
@@ -221,6 +222,7 @@ class TrainRequest:
     start: Path | None = None
     checkpoint: str | None = None
     own_parts: "OwnParts | None" = None
+    stop: Callable[[], bool] = lambda: False
 
 
 def train_run(request: TrainRequest, track: str | None = None) -> TrainedRun:
@@ -260,7 +262,7 @@ def train_in_group(request: TrainRequest, group: "ProcessGroup", track: str | No
         if track and group.is_main:
             tracked = TrackedRun(out, task_model.settings.to_flat_dict(), last_logged_step(out))
             fit = replace(fit, tracker=start_tracker(track, tracked))
-        finished = train_with_progress(fit, console)
+        finished = train_with_progress(fit, console, request.stop)
         if finished and group.is_main:
             remove_start_weights(out)
             run.task.after_training(task_model, run.held_out.examples, out, progress=with_progress)
@@ -603,8 +605,8 @@ FIRST_REPORT_SECONDS, REPORT_EVERY_SECONDS = 3.0, 10.0  # seconds
 SMOOTH = 0.95  # decay of the running averages, per step
 
 
-def train_with_progress(fit: "TrainingRun", console: "Console") -> bool:
-    """Train to the end, or until a signal asks to stop; True if it reached the end."""
+def train_with_progress(fit: "TrainingRun", console: "Console", asked: Callable[[], bool] = lambda: False) -> bool:
+    """Train to the end, or until a signal or `asked` says to stop; True if it reached the end."""
     from regard.training.loop import DivergedError
 
     config, step = fit.config, fit.last_step
@@ -621,7 +623,7 @@ def train_with_progress(fit: "TrainingRun", console: "Console") -> bool:
                     progress.console.print(validation_line(report, running), highlight=False, soft_wrap=True)
                 elif line := pace.line(step, running):
                     progress.console.print(line, highlight=False, soft_wrap=True)
-                if fit.group.any(flag=stop.is_set()) and step < config.steps:
+                if fit.group.any(flag=stop.is_set() or asked()) and step < config.steps:
                     steps.close()  # writes a checkpoint
                     return False
         except DivergedError as error:

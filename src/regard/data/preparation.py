@@ -39,6 +39,7 @@ from regard.data.cleaning import (
     HashSet,
     LanguageIdentifier,
     SeenFilter,
+    clean_pairs,
     pair_objections,
 )
 from regard.data.corpora import PairSource
@@ -269,6 +270,42 @@ def make_identifier(request: PreparationRequest) -> LanguageIdentifier:
             for language, sides in parts.items()
         }
     )
+
+
+# --- cleaning alone ---
+
+
+@dataclass(eq=False)
+class CorpusCleaning:
+    """Cleaning of corpora of one direction, whose pairs are read one at a time; `report` counts those read so far."""
+
+    sources: Sequence[PairSource]
+    rules: CleaningRules
+    excluded: HashSet = field(default_factory=HashSet)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def read(self, on_empty: Callable[[str], object] = str) -> Iterator[SentencePair]:
+        return chain.from_iterable(source.read(on_empty) for source in self.sources)
+
+    def pairs(self) -> Iterator[tuple[SentencePair, str | None]]:
+        """Every pair that has two sides, and the rule that removes it."""
+        languages, identifier = self.sources[0].languages, None
+        if self.rules.language:
+            sides = zip(languages, SIDES, strict=True)
+            identifier = LanguageIdentifier.train({name: map(attrgetter(side), self.read()) for name, side in sides})
+
+        def count_empty(sentence: str) -> None:
+            self.counts.update(read=1, empty=1)
+
+        pairs = self.read(count_empty)
+        for pair, why in clean_pairs(pairs, self.rules, test=self.excluded, identifier=identifier, languages=languages):
+            self.counts.update(["read", why] if why else ["read"])
+            yield pair, why
+
+    @property
+    def report(self) -> CleaningReport:
+        removed = Counter({rule: count for rule, count in self.counts.items() if rule != "read"})
+        return CleaningReport(self.counts["read"]) + CleaningReport(0, removed)
 
 
 # --- the second pass: shards ---

@@ -1,10 +1,20 @@
-"""Translation: as many sources or texts as there are, in batches, and the words that a translator does not know."""
+"""Translation: as many sources or texts as there are in batches, or a large file into pairs; and unknown words."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from regard.data.files import chunks
+import torch
+from torch import nn
+
+from regard.data.files import chunks, make_folder, write_text_atomic
+from regard.data.parallel import SentencePair, write_pairs
 from regard.data.tokenizers.base import UNK, Tokenizer
 from regard.decode.quantize import prepare
 from regard.decode.search import (
@@ -23,6 +33,8 @@ if TYPE_CHECKING:
 
 WINDOW = 1000  # lines that share batches: the first of a long text are ready before the last are read
 LINE_BREAKS = str.maketrans("\n\r", "  ")  # a model of characters may produce them, and one line would become two
+CELL_BREAKS = str.maketrans("\t\n\r", "   ")  # what would end a cell of a .tsv
+SHARD_SENTENCES = 8192  # of a large file, translated and written together: a killed translation loses one shard
 
 
 def translate_all(
@@ -159,3 +171,152 @@ def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
     """The words of a text that are not in a vocabulary."""
     ids, pieces = tokenizer.encode(text), tokenizer.tokens(text)
     return [piece.removeprefix("<unk:").removesuffix(">") for piece, id in zip(pieces, ids, strict=True) if id == UNK]
+
+
+# --- a large file, into training pairs ---
+
+
+def first_best(texts: Sequence[str], reference: str) -> int:
+    """The default choice among the n best: the search's own."""
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSynthesis:
+    """How one side of sentence pairs is translated, so that the translation takes the place of the other side.
+
+    Sequence-level distillation (Kim and Rush 2016) keeps the sources, and the targets become a teacher's;
+    back-translation (Sennrich et al. 2016), `reverse`, keeps the targets, and the sources become a model's.
+
+    Args:
+        precision: as of `prepare`.
+        tokens: of a batch, sources × beams; it changes no result.
+        max_length: tokens of a sentence; pairs with a longer one are left out.
+        to: the target language, of a translator that knows several.
+        choose: which of the n best is taken, given the text of the side that is replaced: interpolated distillation.
+    """
+
+    translator: "Translator"
+    search: Search
+    precision: str = "float32"
+    tokens: int = 4096
+    max_length: int = 256
+    reverse: bool = False
+    to: str | None = None
+    choose: Callable[[Sequence[str], str], int] = first_best
+
+    @cached_property
+    def model(self) -> DecodableModel:
+        return prepare(self.translator.model, self.precision)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a translation to go on."""
+        return {
+            "weights": hash_weights(self.translator.model),
+            "search": repr(self.search),
+            "precision": self.precision,
+            "choice": self.choose.__name__,
+            "max_length": self.max_length,
+            "reverse": self.reverse,
+            "to": self.to,
+        }
+
+    def translate(self, pairs: Sequence[SentencePair]) -> tuple[list[SentencePair], Counter[str]]:
+        """The pairs that are made of these, in their order, and why others are left out."""
+        texts = [pair.target if self.reverse else pair.source for pair in pairs]
+        others = [pair.source if self.reverse else pair.target for pair in pairs]
+        translator = self.translator
+        sources = translator.source.encode_batch([translator.tag_source(text, self.to) for text in texts])
+        requests = [
+            DecodingRequest(tuple(ids), translator.target.first_ids, index)
+            for index, ids in enumerate(sources)
+            if 0 < len(ids) <= self.max_length
+        ]
+        found = dict(translate_requests(self.model, requests, self.search, tokens=self.tokens))
+        made, left_out = list[SentencePair](), Counter[str]()
+        for index, (text, other) in enumerate(zip(texts, others, strict=True)):
+            ended = [detokenize_line(translator, one.ids) for one in found.get(index, ()) if one.finished]
+            ended = [one for one in ended if one.strip()]
+            if not ended:
+                length = len(sources[index])
+                why = "unfinished" if index in found else "long" if length else "empty"
+                left_out[why] += 1
+                continue
+            kept, new = text.translate(CELL_BREAKS), ended[self.choose(ended, other)].translate(CELL_BREAKS)
+            made.append(SentencePair(new, kept) if self.reverse else SentencePair(kept, new))
+        return made, left_out
+
+
+def hash_weights(model: nn.Module) -> str:
+    """A checksum of a model's weights, the same on every device."""
+    found = sha256()
+    for name, weight in model.state_dict().items():
+        found.update(name.encode())
+        found.update(weight.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class SynthesisReport:
+    """How many sentences were read, how many pairs were made of them, and why others are left out."""
+
+    read: int
+    pairs: int
+    left_out: Mapping[str, int]
+
+
+def never() -> bool:
+    """The default: nobody asks to stop."""
+    return False
+
+
+def synthesize_pairs(
+    pairs: Iterable[SentencePair],
+    how: PairSynthesis,
+    out: Path,
+    *,
+    stop: Callable[[], bool] = never,
+    progress: Callable[[int], object] = int,
+) -> SynthesisReport | None:
+    """Translates a side of all pairs and writes those that are made; None if it was asked to stop before the end.
+
+    Shards of some thousand sentences are written at once or not at all, into a folder beside `out` that goes at the
+    end. So a translation that was killed goes on with the first shard that is missing, and ends with the same bytes.
+    """
+    folder = out.with_name(f"{out.name}.parts")
+    request = folder / "request.json"
+    if request.exists():
+        saved = json.loads(request.read_bytes())
+        if changed := [name for name, value in how.identity.items() if saved.get(name) != value]:
+            raise ValueError(
+                f"{folder} holds a translation with other {' and '.join(changed)}; remove it, or choose another --out"
+            )
+    else:
+        make_folder(folder)
+        write_text_atomic(request, json.dumps(how.identity, indent=1) + "\n")
+    paths, done = list[Path](), 0
+    for some in chunks(pairs, SHARD_SENTENCES, lambda _: 1):
+        paths.append(folder / f"{len(paths):05d}.json")
+        digest = sha256(repr(some).encode()).hexdigest()
+        if not paths[-1].exists():
+            if stop():
+                return None
+            made, left_out = how.translate(some)
+            shard = {"input": digest, "left out": left_out, "pairs": [[one.source, one.target] for one in made]}
+            write_text_atomic(paths[-1], json.dumps(shard, ensure_ascii=False) + "\n")
+        elif json.loads(paths[-1].read_bytes())["input"] != digest:
+            raise ValueError(f"{paths[-1]} holds translations of other sentences; remove {folder}")
+        done += len(some)
+        progress(done)
+    left_out = Counter[str]()
+
+    def read() -> Iterator[SentencePair]:
+        for path in paths:
+            shard = json.loads(path.read_bytes())
+            left_out.update(shard["left out"])
+            yield from (SentencePair(*sides) for sides in shard["pairs"])
+
+    written = write_pairs(read(), out)
+    shutil.rmtree(folder)
+    return SynthesisReport(done, written.pairs, dict(left_out))

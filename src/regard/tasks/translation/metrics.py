@@ -122,6 +122,20 @@ def exact_match(found: Sequence[str], wanted: Sequence[str]) -> MetricScore:
     return MetricScore("exact match", 100 * hits / len(found), f"sentences:{len(found)}")
 
 
+def closest_text(texts: Sequence[str], reference: str) -> int:
+    """Which of some translations is most like the reference, by the BLEU of the sentence; of equals the first.
+
+    Examples:
+        >>> closest_text(["a cat is asleep", "the cat sleeps now"], "the cat sleeps here")
+        1
+    """
+    if len(texts) == 1 or not reference.strip():
+        return 0
+    metric = BLEU(effective_order=True)
+    scores = [metric.sentence_score(text, [reference]).score for text in texts]
+    return scores.index(max(scores))
+
+
 @dataclass(frozen=True)
 class LengthBucket:
     """The sentences whose source has from `first` to `last` words: how many, their mean length, their BLEU."""
@@ -137,15 +151,26 @@ class LengthBucket:
 
 
 def bleu_by_length(
-    found: Sequence[str], wanted: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
+    found: Sequence[str],
+    wanted: Sequence[str],
+    lengths: Sequence[int],
+    edges: Sequence[int],
+    *,
+    tokenised: bool = True,
 ) -> list[LengthBucket]:
-    """BLEU of tokenised texts by the length of their source; a bucket reaches from one edge to the next."""
+    """BLEU by the length of the source, in words; a bucket reaches from one edge to the next.
+
+    Examples:
+        >>> rows = bleu_by_length(["a b c d e", "a b c d"], ["a b c d e", "e f g h"], [5, 4], (1, 5))
+        >>> [(str(row), row.sentences, round(row.bleu)) for row in rows]
+        [('1–4', 1, 0), ('5–5', 1, 100)]
+    """
     check_paired(found, wanted)
     rows = []
     for low, high in zip(edges, (*edges[1:], max(*lengths, *edges) + 1), strict=True):
         mine = [n for n, length in enumerate(lengths) if low <= length < high]
         if mine:
-            score = bleu([found[n] for n in mine], [wanted[n] for n in mine], tokenised=True)
+            score = bleu([found[n] for n in mine], [wanted[n] for n in mine], tokenised=tokenised)
             rows.append(
                 LengthBucket(low, high - 1, len(mine), round(sum(lengths[n] for n in mine) / len(mine), 1), score.value)
             )

@@ -395,10 +395,24 @@ def alignment_heads_from_texts(translator: Translator, texts: Sequence[str]) -> 
 
 
 def evaluate_translations(
-    translator: Translator, pairs: Sequence[SentencePair], search: Search, progress: ProgressBar = no_progress
+    translator: Translator,
+    pairs: Sequence[SentencePair],
+    search: Search,
+    progress: ProgressBar = no_progress,
+    *,
+    tokens: int = 4096,
+    precision: str = "float32",
+    to: str | None = None,
 ) -> TranslationMetrics:
-    """Texts as people write them, and where the model reads them tokenised, as it reads them."""
-    arriving = translate_lines(translator, [pair.source for pair in pairs], search)
+    """Texts as people write them, and where the model reads them tokenised, as it reads them.
+
+    Args:
+        tokens: of a batch, sources × beams; it changes no result.
+        to: the target language, of a translator that knows several.
+    """
+    sources = [translator.tag_source(pair.source, to) if to else pair.source for pair in pairs]
+    model = prepare(translator.model, precision)
+    arriving = translate_lines(translator, sources, search, tokens=tokens, model=model)
     found = dict(progress(arriving, "translating", len(pairs)))
     texts = [found[place][0].text for place in range(len(pairs))]
     wanted = [pair.target for pair in pairs]

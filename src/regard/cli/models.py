@@ -1,0 +1,91 @@
+"""`regard models`: makes a translator from the corpora, with its card."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import DataFolder, DeviceOption, MinutesOption, writable_file, writable_folder
+
+models = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="""Translators of real languages: made from public corpora by one command each.
+
+    Example: `regard models build recipes/shipped/en-fr.toml --data corpora --out models`
+    """,
+)
+
+
+@models.command()
+def build(
+    recipe: Annotated[Path, typer.Argument(help="A TOML file, as those of recipes/shipped.")],
+    out: Annotated[Path, typer.Option(help="The folder of all builds; each has its own in it.")] = Path("models"),
+    test: Annotated[bool, typer.Option("--test", help="Measure the test sets, too: once, in the end.")] = False,  # noqa: FBT002
+    minutes: MinutesOption = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Another line of the recipe, as teacher.train.steps=100.")
+    ] = None,
+    data: DataFolder = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Make a translator from the corpora: teacher, back-translation, distillation, student, measurements and card.
+
+    Each stage is resumed where it was interrupted, and skipped if it has ended by the same settings. What a recipe
+    needs of others, such as the teacher of the other direction, is made first, and shared.
+
+    Example: `regard models build recipes/shipped/en-fr.toml --data corpora --out models`
+
+    Example: `regard models build recipes/shipped/en-fr.toml --data corpora --out models --minutes 9`
+
+    Example: `regard models build recipes/shipped/en-fr.toml --data corpora --out try --set data.sentences=20000`
+    """
+    from regard.cli.model_build import BuildRecipe, BuildStoppedError, ModelBuild
+    from regard.cli.options import resolve_device, stop_after
+    from regard.cli.train import parse_assignment
+
+    stop, changes = stop_after(minutes), dict(map(parse_assignment, set_ or []))
+    made = ModelBuild(
+        recipe=BuildRecipe.load(recipe, changes),
+        data=data,
+        out=writable_folder(out),
+        device=resolve_device(device),
+        stop=stop,
+        test=test,
+        changes=changes,
+    )
+    try:
+        written = made.run()
+    except BuildStoppedError as stopped:
+        typer.echo(f"stopped at {stopped}; the same command goes on")
+        raise typer.Exit(130) from None
+    typer.echo(f"made: {made.folder / ('student' if written else 'teacher')}")
+    if written:
+        typer.echo(f"written: {written}")
+
+
+@models.command()
+def card(
+    measurements: Annotated[Path, typer.Argument(help="measurements.json of a build.")],
+    out: Annotated[Path | None, typer.Option(help="Write here instead of stdout.")] = None,
+) -> None:
+    """Write the model card of a build, as Markdown.
+
+    Example: `regard models card models/en-fr/measurements.json`
+
+    Example: `regard models card models/en-fr/measurements.json --out card.md`
+    """
+    import json
+
+    from regard.data.files import require_file, write_text_atomic
+    from regard.tasks.translation.model_card import render_card
+
+    try:
+        text = render_card(json.loads(require_file(measurements).read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{measurements}: no measurements of a build ({error!r}); see regard models build") from None
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_text_atomic(writable_file(out), text)
+    typer.echo(f"written: {out}")
