@@ -608,6 +608,10 @@ class ModelBuild:
                 found = synthesize_pairs(
                     pairs, how, path, stop=self.stop, progress=lambda done: seen(f"translating, {name}", done, None)
                 )
+            if found and not found.pairs:
+                raise ValueError(
+                    f"the {run} of {build.recipe.name} ends none of {found.read:,} translations; train it for longer"
+                )
             return asdict(found) if found else None
 
         settings = {"by": [build.recipe.name, run], **table.to_dict()}
