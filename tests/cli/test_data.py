@@ -23,7 +23,7 @@ from regard.data import SentencePair, read_pairs
 from regard.data.corpora import CORPORA
 from regard.world import World, translation_pairs
 
-COMMANDS = ["show", "check", "convert", "world", "fetch", "clean", "prepare"]
+COMMANDS = ["show", "check", "convert", "world", "fetch", "clean", "prepare", "translate"]
 PAIRS = [SentencePair("a cat", "eine Katze"), SentencePair("two dogs", "zwei Hunde")]
 
 app = typer.Typer(cls=OneLineErrorGroup, rich_markup_mode="markdown")

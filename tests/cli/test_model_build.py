@@ -3,12 +3,21 @@
 import json
 import os
 import signal
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from regard.cli.model_build import BuildRecipe, ModelBuild, StageRecords, name_set
+from regard.cli.model_build import (
+    BuildData,
+    BuildRecipe,
+    MeasureSettings,
+    ModelBuild,
+    StageRecords,
+    SynthesisSettings,
+    name_set,
+)
 from regard.data import SentencePair, read_pairs
 from regard.decode import Beam, Greedy, LengthLimit, translation
 from regard.decode.translation import PairSynthesis, synthesize_pairs
@@ -346,3 +355,18 @@ def n_best(translator: Translator, text: str) -> list[str]:
 def test_of_equally_close_translations_the_first_is_taken():
     assert closest_text(["le chat dort", "un chat dort"], "") == 0
     assert closest_text(["un chien", "le chat dort", "le chat dort"], "le chat dort bien") == 1
+
+
+# --- what is said of it ---
+
+
+@pytest.mark.parametrize("table", [BuildData, SynthesisSettings, MeasureSettings])
+def test_the_guide_names_every_key_of_a_recipe(table):
+    guide = (Path(__file__).parents[2] / "docs/howto/make-a-translator.md").read_text(encoding="utf-8")
+    missing = [one.name for one in fields(table) if f"`{one.name}`" not in guide]
+    assert missing == []
+
+
+def test_a_build_and_its_card_have_help_with_an_example():
+    for command in ("build", "card"):
+        assert f"Example: regard models {command}" in assert_done(regard("models", command, "--help"))
