@@ -670,11 +670,12 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("LanguageIdentifier", "n-grams run on into the next text", "inside = rows[: len(mixed)] == rows[length - 1 :]", "inside = np.ones(len(mixed), bool)"),
     ],
     "decode/translation.py": [
-        ("PairSynthesis", "back-translation keeps the sources", "texts = [pair.target if self.reverse else pair.source for pair in pairs]", "texts = [pair.source or pair.target for pair in pairs]"),
+        ("PairSynthesis", "back-translation keeps the sources", "return pair.target if self.reverse else pair.source", "return pair.source or pair.target"),
         ("PairSynthesis", "what does not end is kept", "for one in found.get(index, ()) if one.finished]", "for one in found.get(index, ())]"),
         ("PairSynthesis", "always the first of the n best", "ended[self.choose(ended, other)]", "ended[0]"),
-        ("synthesize_pairs", "shards that are there are translated again", "        if not paths[-1].exists():", "        if True:"),
-        ("synthesize_pairs", "goes on with another search", "if saved.get(name) != value]", "if False]"),
+        ("synthesize_pairs", "shards that are there are translated again", "            if not path.exists():\n                if stop", "            if True:\n                if stop"),
+        ("synthesize_pairs", "goes on with another search", "for name, value in identity.items() if saved.get(name) != value]", "for name, value in identity.items() if False]"),
+        ("synthesize_pairs", "pairs in the order of the lengths", "in sorted(row for one in shards for row in one[\"pairs\"])", "in (row for one in shards for row in one[\"pairs\"])"),
         ("synthesize_pairs", "goes on with other sentences", '["input"] != digest:', '["input"] == "":'),
     ],
     "tasks/translation/model_card.py": [

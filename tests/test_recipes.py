@@ -1,10 +1,11 @@
 """Every recipe can be read, says its commands and names a known corpus; those of builds exclude every test set."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from regard.cli.model_build import BuildRecipe
+from regard.cli.model_build import BuildData, BuildRecipe, MeasureSettings, SynthesisSettings
 from regard.data.corpora import CORPORA
 from regard.data.token_files import split_weight
 from regard.models.config import ModelConfig, build_model
@@ -82,3 +83,10 @@ def test_a_student_has_ten_megabytes_in_eight_bits_at_most(path):
     size, model = recipe.text.vocab_size, recipe.student.model
     assert isinstance(model, ModelConfig)
     assert count_weights(build_model(model, size, size))["int8_bytes"] <= 10e6
+
+
+@pytest.mark.parametrize("table", [BuildData, SynthesisSettings, MeasureSettings])
+def test_the_guide_names_every_key_of_a_recipe(table):
+    guide = (ROOT / "docs" / "howto" / "make-a-translator.md").read_text(encoding="utf-8")
+    missing = [one.name for one in fields(table) if f"`{one.name}`" not in guide]
+    assert missing == []

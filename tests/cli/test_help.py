@@ -16,7 +16,7 @@ from .commands import assert_refused, regard
 
 ALL = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 COMMANDS = ["demo", "train", "evaluate", "look", "serve", "ladder", "lecture", "draw", "explain", "gallery", "data"]
-COMMANDS += ["api", "settings", "runs", "compare", "import", "export", "publish"]
+COMMANDS += ["api", "settings", "runs", "compare", "import", "export", "publish", "models"]
 COMMANDS += [
     "translate",
     "tag",

@@ -12,7 +12,7 @@ models = typer.Typer(
     rich_markup_mode="markdown",
     help="""Translators of real languages: made from public corpora by one command each.
 
-    Example: `regard models build recipes/shipped/en-fr.toml --data corpora --out models`
+    Example: `regard models build recipes/shipped/en-fr.toml`
     """,
 )
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 WINDOW = 1000  # lines that share batches: the first of a long text are ready before the last are read
 LINE_BREAKS = str.maketrans("\n\r", "  ")  # a model of characters may produce them, and one line would become two
 CELL_BREAKS = str.maketrans("\t\n\r", "   ")  # what would end a cell of a .tsv
-SHARD_SENTENCES = 8192  # of a large file, translated and written together: a killed translation loses one shard
+SHARD_SENTENCES = 4096  # of a large file, translated and written together: a killed translation loses one shard
+SORTED_SENTENCES = 2**20  # sorted by length together: batches of a shard are alike, and so are shards one after another
 
 
 def translate_all(
@@ -222,9 +223,13 @@ class PairSynthesis:
             "to": self.to,
         }
 
-    def translate(self, pairs: Sequence[SentencePair]) -> tuple[list[SentencePair], Counter[str]]:
-        """The pairs that are made of these, in their order, and why others are left out."""
-        texts = [pair.target if self.reverse else pair.source for pair in pairs]
+    def text(self, pair: SentencePair) -> str:
+        """The side that is translated."""
+        return pair.target if self.reverse else pair.source
+
+    def translate(self, pairs: Sequence[SentencePair]) -> tuple[dict[int, SentencePair], Counter[str]]:
+        """The pairs that are made of these, by their index, and why others are left out."""
+        texts = list(map(self.text, pairs))
         others = [pair.source if self.reverse else pair.target for pair in pairs]
         translator = self.translator
         sources = translator.source.encode_batch([translator.tag_source(text, self.to) for text in texts])
@@ -234,7 +239,7 @@ class PairSynthesis:
             if 0 < len(ids) <= self.max_length
         ]
         found = dict(translate_requests(self.model, requests, self.search, tokens=self.tokens))
-        made, left_out = list[SentencePair](), Counter[str]()
+        made, left_out = dict[int, SentencePair](), Counter[str]()
         for index, (text, other) in enumerate(zip(texts, others, strict=True)):
             ended = [detokenize_line(translator, one.ids) for one in found.get(index, ()) if one.finished]
             ended = [one for one in ended if one.strip()]
@@ -244,7 +249,7 @@ class PairSynthesis:
                 left_out[why] += 1
                 continue
             kept, new = text.translate(CELL_BREAKS), ended[self.choose(ended, other)].translate(CELL_BREAKS)
-            made.append(SentencePair(new, kept) if self.reverse else SentencePair(kept, new))
+            made[index] = SentencePair(new, kept) if self.reverse else SentencePair(kept, new)
         return made, left_out
 
 
@@ -281,42 +286,63 @@ def synthesize_pairs(
 ) -> SynthesisReport | None:
     """Translates a side of all pairs and writes those that are made; None if it was asked to stop before the end.
 
-    Shards of some thousand sentences are written at once or not at all, into a folder beside `out` that goes at the
-    end. So a translation that was killed goes on with the first shard that is missing, and ends with the same bytes.
+    Shards of some thousand sentences of about the same length, the longest first, are written at once or not at all,
+    into a folder beside `out` that goes at the end; the pairs have the order of the sentences. So a translation that
+    was killed goes on with the first shard that is missing, and ends with the same bytes.
     """
     folder = out.with_name(f"{out.name}.parts")
-    request = folder / "request.json"
-    if request.exists():
-        saved = json.loads(request.read_bytes())
-        if changed := [name for name, value in how.identity.items() if saved.get(name) != value]:
-            raise ValueError(
-                f"{folder} holds a translation with other {' and '.join(changed)}; remove it, or choose another --out"
-            )
-    else:
-        make_folder(folder)
-        write_text_atomic(request, json.dumps(how.identity, indent=1) + "\n")
-    paths, done = list[Path](), 0
-    for some in chunks(pairs, SHARD_SENTENCES, lambda _: 1):
-        paths.append(folder / f"{len(paths):05d}.json")
-        digest = sha256(repr(some).encode()).hexdigest()
-        if not paths[-1].exists():
-            if stop():
-                return None
-            made, left_out = how.translate(some)
-            shard = {"input": digest, "left out": left_out, "pairs": [[one.source, one.target] for one in made]}
-            write_text_atomic(paths[-1], json.dumps(shard, ensure_ascii=False) + "\n")
-        elif json.loads(paths[-1].read_bytes())["input"] != digest:
-            raise ValueError(f"{paths[-1]} holds translations of other sentences; remove {folder}")
-        done += len(some)
-        progress(done)
+    check_request(folder, how.identity)
+    windows: list[list[Path]] = []
+    done = 0
+    for some in chunks(pairs, SORTED_SENTENCES, lambda _: 1):
+        windows.append([])
+        order = sorted(range(len(some)), key=lambda row: -len(how.text(some[row])))
+        for first in range(0, len(order), SHARD_SENTENCES):
+            rows = order[first : first + SHARD_SENTENCES]
+            path = folder / f"{len(windows) - 1:03d}-{len(windows[-1]):05d}.json"
+            shard = {row: some[row] for row in rows}
+            digest = sha256(repr(shard).encode()).hexdigest()
+            if not path.exists():
+                if stop():
+                    return None
+                write_translations(path, shard, how, digest)
+            elif json.loads(path.read_bytes())["input"] != digest:
+                raise ValueError(f"{path} holds translations of other sentences; remove {folder}")
+            windows[-1].append(path)
+            done += len(rows)
+            progress(done)
     left_out = Counter[str]()
 
     def read() -> Iterator[SentencePair]:
-        for path in paths:
-            shard = json.loads(path.read_bytes())
-            left_out.update(shard["left out"])
-            yield from (SentencePair(*sides) for sides in shard["pairs"])
+        for paths in windows:
+            shards = [json.loads(path.read_bytes()) for path in paths]
+            for one in shards:
+                left_out.update(one["left out"])
+            yield from (SentencePair(*sides) for _, *sides in sorted(row for one in shards for row in one["pairs"]))
 
     written = write_pairs(read(), out)
     shutil.rmtree(folder)
     return SynthesisReport(done, written.pairs, dict(left_out))
+
+
+def check_request(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Begins a folder of shards, or refuses one of another request."""
+    path = folder / "request.json"
+    if not path.exists():
+        make_folder(folder)
+        write_text_atomic(path, json.dumps(identity, indent=1) + "\n")
+        return
+    saved = json.loads(path.read_bytes())
+    if changed := [name for name, value in identity.items() if saved.get(name) != value]:
+        raise ValueError(
+            f"{folder} holds a translation with other {' and '.join(changed)}; remove it, or choose another --out"
+        )
+
+
+def write_translations(path: Path, shard: Mapping[int, SentencePair], how: PairSynthesis, digest: str) -> None:
+    """The pairs made of these, with their rows, and why others are left out."""
+    made, left_out = how.translate(list(shard.values()))
+    rows = list(shard)
+    pairs = [[rows[index], pair.source, pair.target] for index, pair in made.items()]
+    content = {"input": digest, "left out": left_out, "pairs": pairs}
+    write_text_atomic(path, json.dumps(content, ensure_ascii=False) + "\n")
