@@ -549,9 +549,12 @@ class ModelBuild:
                 f"recipe of {'-'.join(self.languages[::-1])}"
             )
         reverse.make_teacher()
-        known = {pair.target for source, _, _ in self.corpora for pair in source.read(str)}
-        new = (SentencePair("", text) for text in self.monolingual(table.texts, self.languages[1], known))
-        self.synthesize("back-translated", table, new, (reverse, "teacher"), to=self.languages[0])
+
+        def sentences() -> Iterator[SentencePair]:
+            known = {pair.target for source, _, _ in self.corpora for pair in source.read(str)}
+            yield from (SentencePair("", text) for text in self.monolingual(table.texts, self.languages[1], known))
+
+        self.synthesize("back-translated", table, sentences(), (reverse, "teacher"), to=self.languages[0])
 
     def distil(self, teacher: tuple["ModelBuild", str]) -> None:
         """The sources of the corpora, and further texts in their language, translated by the teacher."""
