@@ -276,6 +276,8 @@ def test_killed_it_goes_on_and_ends_with_the_same_bytes(trained, texts, monkeypa
         regard(*command[:4], "--beam", "3", "--out", "killed.tsv"),
         "killed.tsv.parts holds a translation with other search",
     )
+    stopped = regard(*command, "killed.tsv", "--minutes", 0)
+    assert (stopped.exit_code, stopped.stdout) == (130, "stopped after 0 minutes; the same command goes on\n")
     assert_done(regard(*command, "killed.tsv"))
     assert sum(translated) == len(texts) - 3 * SHARD
     assert Path("killed.tsv").read_bytes() == Path("whole.tsv").read_bytes()
