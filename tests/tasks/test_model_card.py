@@ -12,6 +12,7 @@ from regard.data import SentencePair
 from regard.data.tokenizers.base import TextNormalizer
 from regard.tasks.translation.metrics import TranslationMetrics
 from regard.tasks.translation.model_card import (
+    MAX_QUOTED,
     count_weights,
     describe_corpus,
     find_failures,
@@ -63,7 +64,6 @@ def measured() -> dict[str, Any]:
         "failures": [{"set": "tatoeba, valid", "chrF": 3.25, "source": "a|b", "reference": "*c*", "output": "<d>"}],
         "stages": [dict(zip(("name", "seconds", "kind", "device"), one, strict=True)) for one in stages],
         "watts": {"cuda": 600.0, "cpu": 120.0},
-        "repeats_within": 0.5,
         "command": "regard models build recipes/shipped/en-de.toml --data FOLDER --out models",
     }
 
@@ -105,11 +105,17 @@ def test_energy_is_the_assumed_power_times_the_time(measured):
     assert kilowatt_hours(measured) == pytest.approx(0.3 + 0.001)
     card = render_card(measured)
     assert "In all 30 min 30 s." in card
-    assert "estimated and not measured: 0.301 kWh, an assumed power of 600 W (cuda) and 120 W (cpu)" in card
+    assert "estimated and not measured: 0.301 kWh, an assumed power of 120 W (CPU) and 600 W (GPU)" in card
 
 
 def test_sentences_on_a_card_are_text_and_not_markdown(measured):
     assert ["3.2", r"a\|b", r"\*c\*", r"\<d>"] in rows(render_card(measured))
+
+
+def test_a_translation_that_repeats_itself_is_cut(measured):
+    measured["failures"][0]["output"] = "ha" * 1000
+    (row,) = (row for row in rows(render_card(measured)) if row[1] == r"a\|b")
+    assert row[3] == "ha" * (MAX_QUOTED // 2) + "…"
 
 
 def test_test_sets_stand_on_a_card_only_if_they_were_measured(measured):

@@ -74,7 +74,6 @@ from regard.tasks.translation.task import (
 from regard.training.config import TrainSettings
 
 SYNTHETIC_RULES = CleaningRules(language=False, min_letters=0.0)  # what a model wrote may repeat itself, or run away
-REPEATS_WITHIN = 0.5  # BLEU
 SHARED_TABLES = ("data", "text", "teacher", "measure")  # whose changes hold for other recipes' teachers, too
 
 
@@ -689,7 +688,6 @@ class ModelBuild:
             "failures": dev[shipped][1],
             "stages": self.all_stages(),
             "watts": {"cuda": self.recipe.measure.gpu_watts, "cpu": self.recipe.measure.cpu_watts},
-            "repeats_within": REPEATS_WITHIN,
             "command": self.command(),
         }
         write_json(self.folder / "measurements.json", measured)

@@ -13,6 +13,8 @@ from regard.tasks.translation.metrics import BLEU_13A, CHRF_PLAIN, TranslationMe
 
 LENGTHS = (1, 11, 26)  # words of a source where the rows of BLEU by length begin
 FAILURES, FAILURE_WORDS = 5, 4  # failures of a set that a card shows, and the words of a source, at least
+MAX_QUOTED = 240  # letters of a sentence on a card: a model that fails may repeat itself
+KINDS = {"cuda": "GPU", "cpu": "CPU"}
 SCALE_BYTES = 4  # of the float32 scale that a row of 8-bit weights has
 INTENDED = (
     "Sentences like those it learnt from: everyday language and speeches. A document is split into sentences, which "
@@ -153,7 +155,7 @@ def data_section(measured: Mapping[str, Any]) -> Iterator[str]:
     for one in measured["synthetic"]:
         yield f"- {one['name']}: {one['pairs']:,} pairs of {one['read']:,} sentences, translated by {one['by']}."
     yield (
-        f"- Pairs with a sentence of {', '.join(measured['excluded'])} were removed by code, in all languages of those "
+        f"- Pairs with a sentence of {'; '.join(measured['excluded'])} were removed by code, in all languages of those "
         "sets, whatever its case, punctuation and spaces."
     )
     if foreign := [one["name"] for one in measured["corpora"] if not one["redistributable"]]:
@@ -253,14 +255,15 @@ def cost_section(measured: Mapping[str, Any]) -> Iterator[str]:
     rows = [(one["name"], one["device"], duration(one["seconds"])) for one in measured["stages"]]
     yield from table(("stage", "on", "time"), rows)
     total, energy = sum(one["seconds"] for one in measured["stages"]), kilowatt_hours(measured)
-    watts = " and ".join(f"{watts:g} W ({kind})" for kind, watts in measured["watts"].items())
+    kinds = dict.fromkeys(one["kind"] for one in measured["stages"])
+    watts = " and ".join(f"{measured['watts'][kind]:g} W ({KINDS[kind]})" for kind in kinds)
     yield ""
     yield (
         f"In all {duration(total)}. Energy, estimated and not measured: {energy:.3f} kWh, an assumed power of {watts} "
-        "times the time of each stage."
+        "times the time of each stage; what a killed stage had taken is not counted."
     )
     yield ""
-    yield f"One command makes it again, to within {measured['repeats_within']:g} BLEU:"
+    yield "One command makes it again:"
     yield ""
     yield f"```bash\n{measured['command']}\n```"
 
@@ -283,13 +286,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def escape_cell(text: str) -> str:
-    """Text that would otherwise be Markdown, or end a cell of a table.
+    """Text that would otherwise be Markdown, or end a cell of a table; what is very long is cut.
 
     Examples:
         >>> print(escape_cell("a|b *c*"))
         a\\|b \\*c\\*
     """
-    return "".join(f"\\{letter}" if letter in "\\|*_`<[" else letter for letter in " ".join(text.split()))
+    line = " ".join(text.split())
+    line = line if len(line) <= MAX_QUOTED else f"{line[:MAX_QUOTED]}…"
+    return "".join(f"\\{letter}" if letter in "\\|*_`<[" else letter for letter in line)
 
 
 def megabytes(count: float) -> str:
