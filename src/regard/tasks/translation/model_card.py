@@ -60,8 +60,8 @@ def find_failures(pairs: Sequence[SentencePair], found: Sequence[str], count: in
 
     Examples:
         >>> pairs = [SentencePair("I am an old cat", "je suis un vieux chat"), SentencePair("no", "non")]
-        >>> [(one["output"], one["chrF"]) for one in find_failures(pairs, ["xyz", "xyz"])]
-        [('xyz', 0.0)]
+        >>> [(one["output"], one["chrF"]) for one in find_failures(pairs, ["gold", "gold"])]
+        [('gold', 0.0)]
     """
     metric = CHRF()
     rows = [
