@@ -94,7 +94,9 @@ def test_one_command_makes_a_model_and_its_card_and_the_same_command_makes_nothi
     assert "written: models/en-fr/card.md" in assert_done(regard(*build))
     folder = Path("models/en-fr")
     made = {
-        path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name not in ("card.md", "measurements.json")
+        path: path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("card.md", "measurements.json")
     }
     measured = json.loads((folder / "measurements.json").read_bytes())
     systems = ["teacher", "teacher-back", "student-scratch", "student", "int8"]
@@ -106,6 +108,7 @@ def test_one_command_makes_a_model_and_its_card_and_the_same_command_makes_nothi
     assert corpus["kept"] == corpus["read"] - sum(corpus["removed"].values())
     card = (folder / "card.md").read_text(encoding="utf-8")
     assert "| student-scratch | " in card
+    assert (folder / "student" / "card.md").read_text(encoding="utf-8") == card
     assert "Not measured: `regard models build` measures them with `--test`." in card
     assert 'precision = "float32"' in (folder / "student.toml").read_text()  # what is for a GPU, in its plain form
     # back-translation keeps the French, distillation the English

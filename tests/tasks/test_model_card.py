@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from regard.data import SentencePair
@@ -79,7 +80,14 @@ def rows(card: str) -> list[list[str]]:
 def test_a_card_says_what_was_measured(measured):
     card = render_card(measured)
     found = rows(card)
-    assert card.startswith("# en-de: a translator from en to de\n")
+    front, body = card.removeprefix("---\n").split("\n---\n\n")
+    assert yaml.safe_load(front) == {
+        "language": ["en", "de"],
+        "license": "CC BY 2.0 FR: name tatoeba.org",
+        "datasets": ["tatoeba"],
+        "bleu": 38.8,
+    }
+    assert body.startswith("# en-de: a translator from en to de\n")
     assert "9,000,000 parameters, 9.4 MB in int8" in card
     assert "36.0 MB in float32" in card
     assert "Regard 9.8.7" in card

@@ -691,7 +691,8 @@ class ModelBuild:
             "command": self.command(),
         }
         write_json(self.folder / "measurements.json", measured)
-        write_text_atomic(self.folder / "card.md", render_card(measured))
+        for folder in (self.folder, self.folder / "student"):  # what is shipped is the folder of a run
+            write_text_atomic(folder / "card.md", render_card(measured))
         return self.folder / "card.md"
 
     def compared_with(self, systems: Sequence[str]) -> dict[str, str]:

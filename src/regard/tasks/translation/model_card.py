@@ -1,5 +1,6 @@
 """Model card (Mitchell et al. 2019) of a translator: Markdown from one JSON of measurements, and what is measured."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -121,7 +122,17 @@ def render_card(measured: Mapping[str, Any]) -> str:
 
 
 def front(measured: Mapping[str, Any]) -> Iterator[str]:
+    """With YAML before it, as model hubs read it; `bleu` is that of the shipped model on the first set."""
     model, sizes = measured["model"], measured["model"]["weights"]
+    split = "test" if "test" in measured["results"] else "dev"
+    sets = measured["results"].get(split, {}).get(measured["shipped"], {})
+    yield "---"
+    yield f"language: [{measured['source']}, {measured['target']}]"
+    yield f"license: {json.dumps('; '.join(dict.fromkeys(one['licence'] for one in measured['corpora'])))}"
+    yield f"datasets: [{', '.join(one['name'] for one in measured['corpora'])}]"
+    yield from (f"bleu: {one['BLEU']['value']:.1f}  # {name}" for name, one in list(sets.items())[:1])
+    yield "---"
+    yield ""
     yield f"# {measured['name']}: a translator from {measured['source']} to {measured['target']}"
     yield ""
     yield (
