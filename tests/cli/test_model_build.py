@@ -127,6 +127,21 @@ def test_one_command_makes_a_model_and_its_card_and_the_same_command_makes_nothi
     assert_refused(regard(*build, "--set", "student.train.steps=4"), "models/en-fr/stages/student")
 
 
+def test_without_a_teacher_the_student_learns_from_the_corpora_alone(recipes):
+    Path("small.toml").write_text(RECIPE.format("en-fr") + TINY.format("student", 1))
+    build = ["models", "build", "small.toml", "--out", "models", "--device", "cpu"]
+    assert_done(regard(*build))
+    assert stages(Path("models/small")).keys() - {"dev.int8"} == {"data", "student", "dev.student"}
+    measured = json.loads(Path("models/small/measurements.json").read_bytes())
+    assert measured["results"]["dev"].keys() - {"int8"} == {"student"}
+    assert measured["synthetic"] == []
+    assert "student" not in measured["compared_with"]
+    assert_refused(regard(*build, "--set", "distillation.enabled=true"), "small.toml: only what has a teacher")
+    there = BuildRecipe.load(recipes, {"back_translation.recipe": "small.toml"})
+    with pytest.raises(ValueError, match=r"small.toml has no \[teacher.model\]"):
+        ModelBuild(recipe=there, data=None, out=Path("models")).other("small.toml").make_teacher()
+
+
 def test_a_sentence_of_a_test_set_is_excluded_in_all_languages_of_that_set():
     """Tatoeba's English test sentences of German are none to train French on."""
     for name, line in {
@@ -173,6 +188,7 @@ def test_a_teacher_of_several_directions_is_told_the_language_and_distilled(reci
     [
         ("directions", "direction", "en-fr.toml: [data] 'direction' is unknown; did you mean directions?"),
         ('"en-fr"]\ncorpora', '"enfr"]\ncorpora', "en-fr.toml: data.directions: enfr is no direction"),
+        (TINY.format("teacher", 1), "", "en-fr.toml: only what has a teacher learns from its translations"),
         ("[student.model]", "[pupil.model]", "en-fr.toml: table 'pupil' is unknown"),
         ('recipe = "fr-en.toml"', "", "en-fr.toml: back_translation.recipe names the recipe of the other direction"),
         ('recipe = "fr-en.toml"', 'recipe = "en-fr.toml"', "is of en-fr; name a recipe of fr-en"),

@@ -192,12 +192,13 @@ class ModelPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRecipe:
-    """A recipe of `regard models build`; without a student it ends with its teacher."""
+    """A recipe of `regard models build`; without a student it ends with its teacher, without a teacher the student
+    learns from the corpora alone."""
 
     path: Path
     data: BuildData
     text: PairTokenizerSettings
-    teacher: ModelPlan
+    teacher: ModelPlan | None
     student: ModelPlan | None
     back_translation: SynthesisSettings
     distillation: SynthesisSettings
@@ -236,17 +237,24 @@ class BuildRecipe:
         refuse_unknown(tables, (*usual, "teacher", "student"), "table")
         read: dict[str, Any] = {name: read_known(one, name, tables.get(name, {})) for name, one in usual.items()}
         plans = {name: read_plan(name, tables[name]) for name in ("teacher", "student") if name in tables}
-        if "teacher" not in plans:
-            raise ValueError("it has no [teacher.model] and [teacher.train]; every recipe makes a teacher")
+        if not plans:
+            raise ValueError("it has no tables [teacher.model] and [teacher.train], nor those of a student; write one")
         data = read["data"]
+        if "teacher" not in plans and (read["back_translation"].enabled or untaught(read["distillation"])):
+            raise ValueError("only what has a teacher learns from its translations; write [teacher.model]")
         for key in ("directions", "corpora", "valid"):
             if not getattr(data, key):
                 raise ValueError(f"data.{key} is empty; name one at least")
-        if len(data.pairs) > 1 and (plans.keys() > {"teacher"} or read["back_translation"].enabled):
+        if len(data.pairs) > 1 and (plans.keys() != {"teacher"} or read["back_translation"].enabled):
             raise ValueError(f"a recipe of {len(data.pairs)} directions makes a teacher alone; leave out the rest")
         if read["back_translation"].enabled and not read["back_translation"].recipe:
             raise ValueError("back_translation.recipe names the recipe of the other direction; it is left out")
-        return BuildRecipe(path=path, teacher=plans["teacher"], student=plans.get("student"), **read)
+        return BuildRecipe(path=path, teacher=plans.get("teacher"), student=plans.get("student"), **read)
+
+
+def untaught(distillation: SynthesisSettings) -> bool:
+    """Whether a recipe's own teacher is to translate."""
+    return distillation.enabled and not distillation.recipe
 
 
 def read_plan(name: str, lines: Mapping[str, Any]) -> ModelPlan:
@@ -369,14 +377,10 @@ class ModelBuild:
 
     def run(self) -> Path | None:
         """All stages to the card, whose path it gives; of a recipe without a student, to its teacher."""
-        self.make_teacher()
+        self.prepare()
+        teachers = self.make_teachers()
         if self.recipe.student is None:
             return None
-        teachers = ["teacher"]
-        if self.recipe.back_translation.enabled:
-            self.back_translate()
-            self.train("teacher-back", self.recipe.teacher, self.mixture("back-translated"))
-            teachers.append("teacher-back")
         students = ["student"]
         if self.recipe.measure.scratch and self.recipe.distillation.enabled:
             self.train("student-scratch", self.recipe.student, self.mixture())
@@ -388,7 +392,22 @@ class ModelBuild:
         self.train("student", self.recipe.student, pairs)
         return self.write_card([*teachers, *students])
 
+    def make_teachers(self) -> list[str]:
+        """The teachers of this recipe, by the names of their runs: one, another that has read what was translated back,
+        or none."""
+        if self.recipe.teacher is None:
+            return []
+        self.train("teacher", self.recipe.teacher, self.mixture())
+        if not self.recipe.back_translation.enabled:
+            return ["teacher"]
+        self.back_translate()
+        self.train("teacher-back", self.recipe.teacher, self.mixture("back-translated"))
+        return ["teacher", "teacher-back"]
+
     def make_teacher(self) -> None:
+        """The first one, for a build that needs it."""
+        if self.recipe.teacher is None:
+            raise ValueError(f"{self.recipe.path} has no [teacher.model]; name a recipe that makes a teacher")
         self.prepare()
         self.train("teacher", self.recipe.teacher, self.mixture())
 
