@@ -1156,7 +1156,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "serve/trace_cache.py": [
         ("corpora", "all corpora are kept", "while len(self.entries) > MAX_CORPORA", "while len(self.entries) > 10 * MAX_CORPORA"),
     ],
-    "serve/head_views.py": [
+    "see/head_views.py": [
         ("row in full", "the rest are the keys that are shown", "rest = ~torch.isin(", "rest = torch.isin("),
         ("row in full", "norms of v without the weight", "(weights[j] * v[j]).norm()", "v[j].norm()"),
     ],

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from regard.see import head_views
 from regard.see.methods import METHODS, HeadEffects, TokenScores, explain, logit_lens, patch_activations
 from regard.see.trace import Trace, trace_model
-from regard.serve import explanations, head_views
+from regard.serve import explanations
 from regard.serve.explanations import ExplanationJob, serialize_explanation
 from tests.narrowing import assert_is_instance
 from tests.see.untrained_models import CAT

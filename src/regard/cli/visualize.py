@@ -22,6 +22,7 @@ from regard.tasks.registry import ViewRequest, get_commands, get_task, task_of_r
 
 if TYPE_CHECKING:
     from regard.decode import Sampling
+    from regard.see.compare import Comparison
     from regard.see.corpus import CorpusStatistics
     from regard.see.plots.panels import View
     from regard.see.trace import Trace
@@ -72,16 +73,25 @@ def explain(
     """
     import torch
 
-    from regard.attention import RecipeSizes
+    from regard.attention import Pattern, RecipeSizes
     from regard.attention import explain as explained
     from regard.see.plots.draw import as_recipe, parse_thing
     from regard.see.plots.recipe_views import one_line_repr
 
     sizes, own_parts = RecipeSizes(heads=heads, head=width, tokens=tokens), load_parts(parts, None).named
-    recipe = as_recipe(parse_thing(what, sizes, own_parts))
+    recipe = as_recipe(thing := parse_thing(what, sizes, own_parts))
     for part in ("score", "position", "pattern", "normaliser"):
         typer.echo(f"{part:<11} {one_line_repr(getattr(recipe, part))}")
-    typer.echo(f"{'on':<11} {tokens:,} tokens, {heads} heads of width {width}, {'with' if grad else 'no'} gradients\n")
+    typer.echo(f"{'on':<11} {tokens:,} tokens, {heads} heads of width {width}, {'with' if grad else 'no'} gradients")
+    if isinstance(thing, Pattern):
+        from regard.serve.playground import describe_mask
+
+        found = describe_mask(thing, tokens)
+        about = "" if found["exact"] else "about "
+        typer.echo(
+            f"{'cells':<11} {about}{found['cells']:,} of {tokens**2:,}, {100 * found['share']:.6g} % of full attention"
+        )
+    typer.echo("")
     with torch.set_grad_enabled(grad):
         typer.echo(str(explained(recipe, torch.zeros(1, heads, tokens, width))))
 
@@ -114,10 +124,23 @@ def look(
     word: Annotated[str | None, typer.Option(help="Attribute this word's output to the input words.")] = None,
     method: Annotated[str | None, typer.Option(help="Explain a prediction: heads, lens, rollout, ...")] = None,
     row: Annotated[int, typer.Option(help="Which prediction --method explains, from 0; -1 is the last.")] = -1,
+    key: Annotated[int | None, typer.Option(help="With --method row, the key that is taken apart.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="With --method patching, the text whose states are replaced.")
+    ] = None,
+    part: Annotated[
+        str, typer.Option(help="What --method patching replaces: residual, attention or head.")
+    ] = "residual",
+    branch: Annotated[
+        list[str] | None, typer.Option(help="STEP:TOKEN, a token that is forced; then the model goes on. Repeatable.")
+    ] = None,
     corpus: Annotated[
         str | None, typer.Option(help="Statistics over the sentences of this file, or held-out ones.")
     ] = None,
     tagger: Annotated[Path | None, typer.Option(help="A run that tags words, for --corpus without tags.")] = None,
+    neighbours: Annotated[
+        str | None, typer.Option(help="LAYER:STATE of --corpus, whose nearest states are listed.")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="Draw the output at this temperature.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k most probable tokens.")] = None,
     top_p: Annotated[
@@ -130,7 +153,10 @@ def look(
         typer.Option(help="Write a plot (.png, .svg, .pdf), a page (.html) or numbers (.npz, .csv, .json)."),
     ] = None,
     others: Annotated[
-        list[Path] | None, typer.Option("--compare", "--with", help="Another model, to compare in the microscope.")
+        list[Path] | None,
+        typer.Option(
+            "--compare", "--with", help="Another model or checkpoint, to compare outputs, weights and states."
+        ),
     ] = None,
     page: Annotated[bool, typer.Option("--page/--no-page", help="In a terminal, open the microscope as well.")] = True,  # noqa: FBT002
     beam: BeamSize = 5,
@@ -152,6 +178,12 @@ def look(
     Example: `regard look run "the man carries the light box" --word light --no-page`
 
     Example: `regard look run "the black cat ate the mouse" --method heads --row 1`
+
+    Example: `regard look run "the black cat ate the mouse" --method statistics` (or row, beam)
+
+    Example: `regard look run "the black cat" --method patching --against "the white cat" --row 2`
+
+    Example: `regard look run "the black cat ate the mouse" --branch 1:souris`
 
     Example: `regard look run --corpus test.tsv --save heads.json` (every head over many sentences)
 
@@ -177,7 +209,7 @@ def look(
     if corpus is not None:
         if text is not None or method is not None or all_heads or head or word:
             raise ValueError("--corpus counts the sentences of a file, all heads; leave out the text and --head")
-        look_at_corpus(model, corpus, tagger, save, load, opens=opens)
+        look_at_corpus(model, corpus, tagger, neighbours, save, load, opens=opens)
         return
     if text is None and not opens:
         description = task_of_run(model).inputs.description
@@ -190,15 +222,24 @@ def look(
         raise ValueError(f"{model} is for the task {task.name!r}, and answers no questions; give one text")
     if text is not None:
         sampling = sampling_option(temperature, top_k, top_p, seed)
-        request = ViewRequest(head, all_heads, word, target, beam, max_length, question, sampling)
+        branches = tuple(branch or ())
+        request = ViewRequest(head, all_heads, word, target, beam, max_length, question, sampling, branches)
         if edits is not None:
             typer.echo(compare_with_edits(trace_request(task, task_model, text, request), edits))
+            return
+        if method in TABLES:
+            trace = trace_request(task, task_model, text, request)
+            typer.echo(
+                f"{trace.output_text}\n\n{TABLES[method](trace, TableRequest(model, head, row, key, against, part))}"
+            )
             return
         if method is not None:
             output, view = explain_input(task, task_model, text, request, method, row)
         else:
             output, view = view_input(task, task_model, model, text, request)
         typer.echo(f"{output}\n\n{see.ascii(view)}")
+        for other in others or []:
+            typer.echo(f"\n{compare_with_model(trace_request(task, task_model, text, request), other, head, load)}")
         if save and save.suffix.lower() in EXPORT_SUFFIXES:
             cached = cached_trace(task, task_model, model, text, request)
             typer.echo(f"\nwritten: {write_export(cached, head, save)}")
@@ -215,7 +256,7 @@ def view_input(
     from regard.see.plots.attention_maps import view_trace
     from regard.see.trace import trace_model
 
-    several = request.sampling is not None or (request.head is not None and "," in request.head)
+    several = request.sampling is not None or request.branches or (request.head is not None and "," in request.head)
     if not several and (view := vars(get_commands(task.name) or object).get("view")):
         return view(task_model, model, text, request)
     if request.word is not None:
@@ -245,7 +286,14 @@ HELD_OUT = "held-out"
 
 
 def look_at_corpus(
-    model: Path, corpus: str, tagger: Path | None, save: Path | None, load: LoadOptions, *, opens: bool
+    model: Path,
+    corpus: str,
+    tagger: Path | None,
+    neighbours: str | None,
+    save: Path | None,
+    load: LoadOptions,
+    *,
+    opens: bool,
 ) -> None:
     """Every head over many sentences: a line each; then the errors, and the page, where a click loads a sentence."""
     from regard.data.files import open_atomic
@@ -260,7 +308,7 @@ def look_at_corpus(
     sentences = sentences if tagger is None else tag_sentences(sentences, tagger)
     entry = CorpusEntry(model.resolve().name, None, sentences, Path(corpus).name)
     found = entry.statistics(task_model, with_progress)
-    typer.echo(corpus_report(found))
+    typer.echo(corpus_report(found) if neighbours is None else neighbours_report(found, neighbours))
     if save:
         with open_atomic(save) as file:
             file.write(encode_json(serialize_statistics(found)))
@@ -271,7 +319,7 @@ def look_at_corpus(
 
 def corpus_report(found: "CorpusStatistics") -> str:
     """A table of the heads, and the predictions that were wrong."""
-    titles = ["head", "entropy, nats", "distance, tokens", "first key", "most to", "AER", "links most", "strongest"]
+    titles = ["head", "entropy, nats", "distance, tokens", "sink", "most to", "AER", "links most", "strongest"]
     rows = [titles]
     for one in found.heads:
         span, pair = one.spans[0] if one.spans else None, one.tag_pairs[0] if one.tag_pairs else None
@@ -287,10 +335,7 @@ def corpus_report(found: "CorpusStatistics") -> str:
                 f"{span.query_token} → {span.key_token} {span.weight:.3f}" if span else "",
             ]
         )
-    kept = [n for n, _ in enumerate(titles) if any(row[n] for row in rows[1:])]
-    widths = {n: max(len(row[n]) for row in rows) for n in kept}
-    lines = ["  ".join(f"{row[n]:<{widths[n]}}" for n in kept).rstrip() for row in rows]
-    lines += ["", f"{len(found.sentences):,} sentences"]
+    lines = [text_table(rows), "", f"{len(found.sentences):,} sentences"]
     if found.predictions:
         lines[-1] += f", {len(found.errors):,} of {found.predictions:,} predictions are not the wanted ones"
     for error in found.errors[:MAX_SHOWN_ERRORS]:
@@ -301,7 +346,177 @@ def corpus_report(found: "CorpusStatistics") -> str:
     return "\n".join(lines)
 
 
+def neighbours_report(found: "CorpusStatistics", which: str) -> str:
+    """The states nearest to one, LAYER:STATE, by the cosine between them."""
+    from regard.see.corpus import serialize_neighbours
+
+    layer, _, number = which.rpartition(":")
+    if not number.isdecimal():
+        raise ValueError(
+            f"--neighbours {which}: write LAYER:STATE, with one of {', '.join(found.states) or 'no layers'}"
+        )
+    rows = [["cosine", "state", "token", "tag", "sentence"]]
+    for alike, state, sentence, position, token, tag in serialize_neighbours(found, layer, int(number)):
+        rows.append([f"{alike:.4f}", str(state), f"{token} {position}", tag, found.sentences[sentence].text])
+    return text_table(rows)
+
+
+# --- tables of a trace ---
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """What a table of a trace is asked for."""
+
+    model: Path
+    head: str | None
+    row: int
+    key: int | None
+    against: str | None
+    part: str
+
+
+def text_table(rows: list[list[str]]) -> str:
+    """Columns as wide as what they hold, without those that hold nothing below their title."""
+    kept = [n for n, _ in enumerate(rows[0]) if any(row[n] for row in rows[1:])]
+    widths = {n: max(len(row[n]) for row in rows) for n in kept}
+    return "\n".join("  ".join(f"{row[n]:<{widths[n]}}" for n in kept).rstrip() for row in rows)
+
+
+def statistics_table(trace: "Trace", _: TableRequest) -> str:
+    """Every head over this text; the last column is the proof: |A·V - output|."""
+    rows = [["head", "entropy, nats", "distance, tokens", "sink", "largest", "AER", "|A·V - output|"]]
+    for name in trace.attention_names:
+        site = trace.site(name)
+        found, errors = site.statistics(), trace.alignment_error_rates(name)
+        for head in range(site.heads):
+            numbers = (found.entropy, found.distance, found.sink, found.largest)
+            aer = "" if errors is None else f"{errors[head]:.4f}"
+            cells = [f"{float(each[head]):.6g}" for each in numbers]
+            rows.append([f"{name}:{head}", *cells, aer, f"{site.check(head).error:.2g}"])
+    return text_table(rows)
+
+
+def head_of(trace: "Trace", request: TableRequest) -> tuple[str, int]:
+    """The head that --head names, or that at which the page opens."""
+    from regard.see.plots.attention_maps import parse_head_of
+    from regard.see.trace import select_initial
+
+    if request.head is not None:
+        return parse_head_of(request.head, {name: trace.site(name).heads for name in trace.attention_names})
+    if (first := select_initial(trace, request.model)) is None:
+        raise ValueError("this model has no attention to show; choose another model")
+    return first.site, first.head
+
+
+def row_table(trace: "Trace", request: TableRequest) -> str:
+    """A query against all keys, or with --key one of them, by dimension."""
+    from regard.see import pair_terms, row_terms
+
+    name, head = head_of(trace, request)
+    site = trace.site(name)
+    query = request.row if request.row >= 0 else site.shape[0] + request.row
+    queries, keys = (axis.labels for axis in trace.axes_of(name))
+    if request.key is not None:
+        pair = pair_terms(site, head, query, request.key)
+        vectors = {"q": pair.q, "k": pair.k, "q∘k": pair.products, "v": pair.v, "weight·v": pair.added}
+        size = max(map(len, vectors.values()))
+        cells = [[f"{some[n]:.6g}" if n < len(some) else "" for some in vectors.values()] for n in range(size)]
+        end = f"Σ {pair.dot:.6g} × {pair.scale:.6g} + {pair.bias:.6g} = {pair.adjusted:.6g}; weight {pair.weight:.6g}"
+        table = text_table([["dimension", *vectors], *([str(n), *row] for n, row in enumerate(cells))])
+        return f"{name}:{head}  {queries[query]} → {keys[request.key]}\n{table}\n{end}{pair.note and f'; {pair.note}'}"
+    found = row_terms(site, head, query)
+    rows = [["key", "Σ q·k", "score", "bias", "exp", "weight", "‖weight·v‖"]]
+    for one in found.keys:
+        numbers = (one.dot, one.score, one.bias, one.exp, one.weight, one.norm)
+        masked = ["", "", "", "masked", "0", "0"]
+        rows.append([f"{keys[one.key]} {one.key}", *([f"{x:.6g}" for x in numbers] if one.visible else masked)])
+    if found.rest["count"]:
+        rows.append(
+            [f"{found.rest['count']} others", "", "", "", f"{found.rest['exp']:.6g}", f"{found.rest['weight']:.6g}", ""]
+        )
+    rows.append(["Σ", "", "", "", f"{found.sum['exp']:.6g}", f"{found.sum['weight']:.6g}", f"{found.output_norm:.6g}"])
+    return "\n".join([f"{name}:{head}  query {query}, {queries[query]}", text_table(rows), *filter(None, [found.note])])
+
+
+def beam_table(trace: "Trace", _: TableRequest) -> str:
+    """Every hypothesis that the search kept; those on the path to the best one have a star."""
+    tree = trace.beam_tree()
+    rows = [["step", "", "hypothesis", "log p, nats", "nats per token"]]
+    for step, nodes in enumerate(tree.steps):
+        for node in nodes:
+            names = [trace.predictions.option_name(one) for one in node.ids] + ["</s>"] * node.finished
+            ranked = f"{node.score:.6g}" if node.finished else ""
+            rows.append(
+                [
+                    str(step),
+                    "*" if tree.on_best_path(node) else "",
+                    " ".join(names),
+                    f"{node.log_probability:.6g}",
+                    ranked,
+                ]
+            )
+    return text_table(rows)
+
+
+def patching_table(trace: "Trace", request: TableRequest) -> str:
+    """How much of the difference to another text each state of this one brings back."""
+    from dataclasses import replace
+
+    from regard.see import patch_activations
+    from regard.see.trace import build_trace
+
+    if request.against is None:
+        raise ValueError("--method patching compares two texts; give the other one with --against")
+    if request.part not in ("residual", "attention", "head"):
+        raise ValueError(f"--part {request.part}: it is residual, attention or head")
+    target = trace.output_text if "target" in trace.request.task.inputs.options else None
+    other = build_trace(replace(trace.request, text=request.against, target=target, prefix=(), ids=None))
+    found = patch_activations(trace, other, request.row, part=request.part, progress=with_progress)  # type: ignore[arg-type]
+    rows = [["layer", *found.labels]]
+    for name, some in zip(found.layers, found.effects.tolist(), strict=True):
+        rows.append([name, *("" if x != x else f"{x:.4f}" for x in some)])
+    return f"{text_table(rows)}\ndifference of logits: {found.clean:.4f} for this text, {found.other:.4f} for the other"
+
+
+TABLES = {"statistics": statistics_table, "row": row_table, "beam": beam_table, "patching": patching_table}
+
+
 # --- exports: a page, or numbers, in a file ---
+
+
+def compare_with_model(before: "Trace", other: Path, head: str | None, load: LoadOptions) -> str:
+    """The same input in another model or checkpoint: outputs, probabilities, weights, states; and one head's change."""
+    from dataclasses import replace
+
+    from regard.see import compare
+    from regard.see.plots.attention_maps import parse_head_of
+    from regard.see.trace import build_trace
+    from regard.serve.generation import same_vocabulary
+
+    task = task_of_run(other)
+    after = build_trace(replace(before.request, task_model=load.load(task.task_model, other), ids=None, prefix=()))
+    lines = [f"compared with {other}"]
+    try:
+        found = compare(before, after)
+        if not same_vocabulary(before, after):
+            raise ValueError("the models have different vocabularies; only their outputs are compared")
+        lines.append(comparison_text(found))
+    except ValueError as reason:
+        lines += [f"before  {before.output_text}", f"after   {after.output_text}", str(reason)]
+    if head is not None:
+        name, number = parse_head_of(head, {name: before.site(name).heads for name in before.attention_names})
+        one, two = before.site(name).weights(number), after.site(name).weights(number)
+        if one.shape == two.shape:
+            down, across = (axis.labels for axis in before.axes_of(name))
+            cells = [
+                [label, *(f"{x:+.4f}" for x in row)] for label, row in zip(down, (two - one).tolist(), strict=True)
+            ]
+            lines += ["", f"{name}:{number}, after - before", text_table([["", *across], *cells])]
+        else:
+            sizes = " and ".join(f"{len(x)} × {x.shape[1]}" for x in (one, two))
+            lines += ["", f"{sizes} cells have no difference; force one output with --target"]
+    return "\n".join(lines)
 
 
 def compare_with_edits(before: "Trace", edits: str) -> str:
@@ -315,7 +530,11 @@ def compare_with_edits(before: "Trace", edits: str) -> str:
     except ValueError:
         example = '{"off": [{"site": "decoder.0.cross", "head": 1}]}'
         raise ValueError(f"--edits {edits:.60}: no JSON; write it as in {example}") from None
-    found = compare(before, trace_with_edits(before, Edits.from_dict(given)))
+    return comparison_text(compare(before, trace_with_edits(before, Edits.from_dict(given))))
+
+
+def comparison_text(found: "Comparison") -> str:
+    """Output and probabilities, and the changes of weights and states."""
     weights = [
         f"{name:<24}{' '.join(f'{x:.4f}' for x in some.tolist())}" for name, some in found.weight_changes().items()
     ]
@@ -352,7 +571,13 @@ def trace_request(task: "Task", task_model: "PretrainedModel", text: str, reques
 
     beam = request.beam if {"target", "beam"} <= {*task.inputs.options} else None
     options = {"question": request.question, "target": request.target, "sampling": request.sampling}
-    return trace_model(task_model, text, beam=beam, **options)  # type: ignore[arg-type]
+    trace = trace_model(task_model, text, beam=beam, **options)  # type: ignore[arg-type]
+    for one in request.branches:
+        step, _, token = one.partition(":")
+        if not step.isdecimal() or not token:
+            raise ValueError(f"--branch {one}: write STEP:TOKEN, as in 1:souris; steps are counted from 0")
+        trace = trace.branch(int(step), token)
+    return trace
 
 
 def write_export(cached: "CachedTrace", head: str | None, save: Path) -> Path:

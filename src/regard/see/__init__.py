@@ -15,6 +15,7 @@ from regard.see.corpus import (
 )
 from regard.see.corpus_tally import corpus_statistics
 from regard.see.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
+from regard.see.head_views import KeyTerms, PairTerms, RowTerms, pair_terms, row_terms
 from regard.see.methods import (
     HeadEffects,
     LogitContributions,
@@ -98,18 +99,21 @@ __all__ = [
     "HeadOff",
     "HeadStatistics",
     "HeadSteps",
+    "KeyTerms",
     "LengthCurves",
     "LogitContributions",
     "LogitLens",
     "Mask",
     "Neighbourhood",
     "NextTokens",
+    "PairTerms",
     "PatchEffects",
     "PredictionError",
     "PredictionTarget",
     "Predictions",
     "RecomputationCheck",
     "ResidualStream",
+    "RowTerms",
     "StreamPart",
     "Swap",
     "TagPair",
@@ -142,10 +146,12 @@ __all__ = [
     "next_tokens",
     "overlay_heads_view",
     "overlay_view",
+    "pair_terms",
     "patch_activations",
     "prediction_title",
     "read_corpus",
     "residual_stream",
+    "row_terms",
     "save",
     "self_attention_maps",
     "senses_view",

@@ -49,7 +49,7 @@ GET_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
     HEAD + "/rows/{query}": handlers.row,
     HEAD + "/columns/{key}": handlers.column,
     HEAD + "/pair": handlers.token_pair,
-    HEAD + "/row": handlers.row_terms,
+    HEAD + "/row": handlers.terms_of_row,
     HEAD + "/check": handlers.check_output,
     "/api/positions": playground.positions,
     "/api/generate": generation.generate,

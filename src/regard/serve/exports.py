@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.see.head_views import product_terms, score_text, stage_rows
 from regard.see.plots.draw import build_view, draw
 from regard.see.plots.mpl_figure import save
 from regard.see.plots.panels import ColourScale, Panel, View, truncate_label, visible_text
@@ -31,7 +32,6 @@ from regard.see.sites import AttentionSite, GateSite
 from regard.serve.encoding import ApiResponse, Floats, RequestError, max_pool, replace_nonfinite, thumbnail_bytes
 from regard.serve.generation import beam_steps, top_token_table
 from regard.serve.handlers import ApiRequest, image_png, int_field, serialize_trace
-from regard.serve.head_views import product_terms, score_text, stage_rows
 from regard.serve.trace_cache import CachedTrace
 
 MEDIA_TYPES = {

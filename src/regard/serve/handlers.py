@@ -5,7 +5,7 @@ They need no running server.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from regard.attention.pattern import And, Full, Pattern
 from regard.data.files import find_lone_surrogate
 from regard.decode.stepwise import Sampling
 from regard.see.edits import KINDS, Edits
+from regard.see.head_views import pair_terms, parse_stage, row_terms, score_text
 from regard.see.plots.recipe_views import one_line_repr
 from regard.see.sites import AttentionSite, GateSite
 from regard.see.trace import MAX_TOKENS, Trace, TraceRequest, build_trace, select_initial
@@ -31,9 +32,6 @@ from regard.serve.encoding import (
     thumbnails_response,
     weights_response,
 )
-from regard.serve.head_views import explain_pair as pair_of
-from regard.serve.head_views import explain_row as row_of
-from regard.serve.head_views import parse_stage, score_text
 from regard.serve.model_store import MediaStore, ModelStore
 from regard.serve.trace_cache import THUMBNAIL, CachedTrace, CorpusStore, TraceCache, thumbnail_shape
 from regard.tasks.own_parts import files_of
@@ -354,13 +352,14 @@ def row_or_column(request: ApiRequest, name: str, side: int) -> ApiResponse:
 def token_pair(request: ApiRequest) -> ApiResponse:
     (n_q, n_k), head = request.cached.site(request.site).shape, request.head
     query, key = request.query_int("query", 0, 0, n_q - 1), request.query_int("key", 0, 0, n_k - 1)
-    return json_response(pair_of(request.cached.site(request.site), head, query, key))
+    return json_response(asdict(pair_terms(request.cached.site(request.site), head, query, key)))
 
 
-def row_terms(request: ApiRequest) -> ApiResponse:
+def terms_of_row(request: ApiRequest) -> ApiResponse:
     """One row in full: every term of every score, and what adds up."""
     (n_q, _), head = request.cached.site(request.site).shape, request.head
-    return json_response(row_of(request.cached.site(request.site), head, request.query_int("query", 0, 0, n_q - 1)))
+    query = request.query_int("query", 0, 0, n_q - 1)
+    return json_response(asdict(row_terms(request.cached.site(request.site), head, query)))
 
 
 def check_output(request: ApiRequest) -> ApiResponse:

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from regard.decode.alignment import aer, argmax_links
 from regard.see.corpus import CorpusSentence, CorpusStatistics
 from regard.see.corpus_tally import corpus_statistics
+from regard.see.head_views import stage_row_chunks, stage_rows
 from regard.see.sites import AttentionSite, GateSite, HeadStatistics
 from regard.see.trace import Trace
 from regard.serve.encoding import Floats, RequestError, bin_starts, max_pool
-from regard.serve.head_views import stage_row_chunks, stage_rows
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import ProgressBar
 
@@ -134,18 +133,9 @@ class CachedTrace:
             seen, _ = self.overview(name)
             parts = {"entropy": seen.entropy, "distance": seen.distance, "sink": seen.sink, "largest": seen.largest}
             found[name] = {part: numbers.tolist() for part, numbers in parts.items()} | {
-                "aer": self.alignment_error_rates(name)
+                "aer": self.trace.alignment_error_rates(name)
             }
         return found
-
-    def alignment_error_rates(self, name: str) -> list[float] | None:
-        """The alignment error rate of every head, where gold alignments are known."""
-        trace, site_name = self.trace, self.site(name).site_name
-        if not trace.gold_alignment or (site_name.queries, site_name.keys) != ("written", "source"):
-            return None
-        ends = len(trace.axes["written"].word_groups) - len(trace.axes["written"].words)
-        heads = (trace.word_weights(name, head) for head in range(self.site(name).heads))
-        return [aer(trace.gold_alignment, frozenset(), argmax_links(words[: len(words) - ends])) for words in heads]
 
 
 class TraceCache:

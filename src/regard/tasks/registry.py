@@ -53,6 +53,7 @@ class ViewRequest:
     max_tokens: int = 1000
     question: str | None = None
     sampling: "Sampling | None" = None  # how the output is drawn
+    branches: tuple[str, ...] = ()  # STEP:TOKEN, tokens that are forced
 
 
 def get_task(name: str) -> "Task":

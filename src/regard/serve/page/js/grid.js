@@ -4,7 +4,7 @@ import { digits, shortened } from "./dom.js";
 import { hatch, readable } from "./paint.js";
 
 const LARGEST = 60; // pixels: no cell is higher
-const WIDEST = 96; // nor wider
+const WIDEST = 120; // nor wider
 const MANY = 60; // more labels are thinned, and numbered
 const THREAD = 180;
 const LINE = 15; // labels stand no closer

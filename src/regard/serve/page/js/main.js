@@ -243,6 +243,8 @@ at("ask").addEventListener("submit", (event) => {
   // edits name words and cells of the old text, which the new one need not have
   const patch = { text: at("text").value, question: at("question-field").hidden ? "" : at("question").value };
   if (patch.text !== state.text) patch.edits = {};
+  // the cell that tells most of this text, not the place where the last one had it
+  if (patch.text !== state.text && state.view === "start") Object.assign(patch, { site: "", head: 0, query: 0, key: 0, window: null });
   const again = patch.text === state.text && patch.question === state.question;
   if (again) run();
   else store.go(patch);

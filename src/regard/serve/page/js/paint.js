@@ -162,7 +162,7 @@ export function hatch(context, x, y, width, height, { hidden, hatch: line }) {
 }
 
 // what the colours mean, and what a pixel is of several cells
-export function legend(palette, range = null, pooled = false) {
+export function legend(palette, range = null, pooled = false, name = palette === "weights" ? "weight" : "") {
   const bar = h.canvas({ class: "legend-bar", "aria-hidden": "true" });
   const context = fit(bar, 160, 10);
   const most = range ? Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1 : 1;
@@ -177,7 +177,7 @@ export function legend(palette, range = null, pooled = false) {
     const at = { left: `${100 * place(value)}%` };
     scale.append(h.span({ style: at }, digits(value, palette === "weights" ? 2 : 3)));
   }
-  const strip = h.span({ class: "legend" }, bar, scale);
+  const strip = h.span({ class: "legend" }, name ? h.span({ class: "muted legend-name" }, name) : null, bar, scale);
   const note = `each pixel is the maximum ${palette === "weights" ? "weight" : "score"} (max-pooled)`;
   return pooled ? h.span({ class: "keys" }, strip, h.span({ class: "muted small pooled" }, note)) : strip;
 }

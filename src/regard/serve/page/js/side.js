@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { button, h, renew, replace, say, shortened, terms } from "./dom.js";
 import { dark, headColours } from "./paint.js";
 import { store } from "./store.js";
-import { MOST_HEADS, selectedHeads, siteOf, View } from "./view.js";
+import { MOST_HEADS, selectedHeads, siteOf, sizeOf, View } from "./view.js";
 
 const NARROW = matchMedia("(max-width: 860px)");
 const PICTURES = ["svg", "png"]; // of the view in sight
@@ -80,7 +80,7 @@ class Side extends View {
   recipe(site) {
     if (!site) return replace(this.#recipe);
     const parts = ["score", "position", "pattern", "normaliser", "gate"].filter((name) => site[name]);
-    const size = ["size", `${site.n_q} ${site.queries} × ${site.n_k} ${site.keys}`];
+    const size = ["size", sizeOf(site)];
     const lines = [size, ...parts.map((name) => [name, site[name]])];
     const note = site.shown && site.why ? h.p({ class: "muted small" }, `${site.why}.`) : null;
     return replace(this.#recipe, h.h2("Recipe"), terms(lines, { class: "recipe" }), note);

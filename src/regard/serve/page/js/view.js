@@ -150,6 +150,14 @@ export function fitting(trace, state) {
   };
 }
 
+// what the page calls an axis: the tokens that a decoder gives, and those before them that it is given
+export const axisName = (axis) => ({ written: "output", read: "prefix" })[axis] ?? axis;
+
+// how many queries and keys a site has, and of what
+export function sizeOf({ queries, keys, n_q, n_k }) {
+  return queries === keys ? `${n_q} × ${n_k} ${axisName(keys)}` : `${n_q} ${axisName(queries)} × ${n_k} ${axisName(keys)}`;
+}
+
 // the labels of a side; an axis that the trace does not have is one place, called as the axis
 export function labels(trace, axis, count) {
   const found = trace.axes[axis] ?? [];

@@ -5,7 +5,7 @@ import { digits, figure, h, replace, shortened, table, token } from "../dom.js";
 import { cellBox, area } from "../grid.js";
 import { legend } from "../paint.js";
 import { store } from "../store.js";
-import { groups, siteOf, strongest, View } from "../view.js";
+import { axisName, groups, siteOf, strongest, View } from "../view.js";
 import { attends } from "./cell.js";
 import { picture } from "./head.js";
 import { Heat } from "./heat.js";
@@ -68,13 +68,13 @@ class Alignment extends View {
   draw() {
     const { site } = this.now;
     const [down, across] = [this.down, this.across].map((side) => side.map((one) => one.label));
-    this.names = { down, across, titles: [site.queries, site.keys] };
+    this.names = { down, across, titles: [site.queries, site.keys].map(axisName) };
     const [rows, columns] = [down.length, across.length];
     const matrix = { rows, columns, names: this.names, values: this.values, weights: this.values, shape: [rows, columns] };
     const marks = (...where) => this.links(...where);
     this.#heat.draw({ ...picture(matrix, area(this.#heat.node, 110, 320)), marks, pen: "ink" });
     const gold = this.gold.size ? h.span({ class: "small muted" }, h.span({ class: "key-gold" }), "gold link") : null;
-    const rate = this.aer === null ? null : h.span("AER ", figure(this.aer, 4), " against the gold alignment");
+    const rate = this.aer === null ? null : h.span("alignment error (AER) ", figure(100 * this.aer, 3), " % against the gold alignment");
     replace(this.#key, legend("weights"), gold, rate);
     this.dataset.painted = this.now.subject;
   }

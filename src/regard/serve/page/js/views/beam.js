@@ -39,7 +39,7 @@ class Beam extends View {
         this.#key,
         element("span", { class: "key-chosen" }, `path to ${this.greedy ? "the best hypothesis" : "the output"}`),
         this.writes ? null : element("span", { class: "key-ended" }, "finished (</s>)"),
-        element("span", {}, "numbers are log-probabilities in nats; finished ones are ranked by nats per token"),
+        element("span", { class: "key-text" }, "numbers are log-probabilities in nats; finished ones are ranked by nats per token"),
         this.greedy ? element("span", {}, "Decoded greedily; beam search with width 4 would keep these hypotheses.") : null,
       );
     if (this.fresh("trace", trace.id)) this.load(trace);
@@ -151,10 +151,8 @@ class Beam extends View {
         "p",
         { class: "row small" },
         element("span", { class: "muted" }, where),
-        "log-probability",
-        figure(sure),
-        "nats",
-        finished ? ["ranked by", figure(score), "nats per token"] : null,
+        element("span", {}, "log-probability ", figure(sure), " nats"),
+        finished ? element("span", {}, "ranked by ", figure(score), " nats per token") : null,
         element("span", { class: "muted" }, state),
       ),
     );

@@ -70,7 +70,7 @@ class Comparison extends View {
       return this.stale("all");
     }
     if (this.now.trace !== trace) return undefined;
-    const whose = (one) => [one.model !== (one === second ? trace : second).model && one.model, second.checkpoint !== trace.checkpoint && (one.checkpoint ? `step ${one.checkpoint}` : "the last step")];
+    const whose = (one) => [one.model !== (one === second ? trace : second).model && one.model, second.checkpoint !== trace.checkpoint && (one.checkpoint ? `step ${one.checkpoint}` : "end of training")];
     const which = (one, place, n) => [...(one === second || second.checkpoint !== trace.checkpoint ? whose(one) : []), place.name, `head ${n}`].filter(Boolean).join(", ");
     const names = [which(trace, site, head), which(second, spot, number)];
     [this.a, this.b] = answer;
@@ -80,7 +80,7 @@ class Comparison extends View {
     if (second.id !== trace.id) {
       const found = await this.ask(api.compare(trace.id, second.id));
       if (found && this.now.trace === trace)
-        replace(this.#outputs, h.h2("Outputs"), changes(found, second.model === trace.model ? ["the first", "the second"] : [trace.model, second.model]));
+        replace(this.#outputs, h.h2("Outputs"), changes(found, second.model === trace.model ? [trace, second].map((one) => (one.checkpoint ? `step ${one.checkpoint}` : "end of training")) : [trace.model, second.model]));
     }
     this.dataset.painted = names.join(" | ");
     return undefined;
@@ -92,7 +92,8 @@ class Comparison extends View {
     const known = this.#models.some((one) => one.name === other.model && one.task === trace.task);
     const model = known ? other.model : trace.model;
     if (model === trace.model && other.checkpoint === (trace.checkpoint ?? null)) return trace;
-    const request = again(trace, state, { model, checkpoint: other.checkpoint, edits: null, target: null });
+    const target = other.forced && trace.options.includes("target") ? trace.output_text : null;
+    const request = again(trace, state, { model, checkpoint: other.checkpoint, edits: null, target });
     const key = JSON.stringify(request);
     const kept = this.#others.get(key);
     const found = kept ?? (await this.ask(api.trace(request)));
@@ -107,9 +108,9 @@ class Comparison extends View {
   }
 
   fields(second, other, sites, spot, number) {
-    if (!this.fresh("fields", this.now.trace.task, second.model, other, spot.name, number, sites.length, spot.heads))
+    if (!this.fresh("fields", this.now.trace.task, second.id === this.now.trace.id, second.model, other, spot.name, number, sites.length, spot.heads))
       return;
-    const had = [...this.#fields.querySelectorAll("select")].indexOf(document.activeElement);
+    const had = [...this.#fields.querySelectorAll("select, input")].indexOf(document.activeElement);
     const steps = this.#models.find((one) => one.name === second.model)?.checkpoints ?? [];
     const all = [
       listField(
@@ -118,7 +119,7 @@ class Comparison extends View {
         second.model,
         (model) => this.set({ model, checkpoint: null, site: undefined, head: undefined }),
       ),
-      steps.length > 1 ? listField("Checkpoint", [["", "the last"], ...steps.map((step) => [step, `step ${step}`])], other.checkpoint ?? "", (step) => this.set({ checkpoint: step === "" ? null : Number(step) })) : null,
+      steps.length > 1 ? listField("Checkpoint", [["", "end of training"], ...steps.map((step) => [step, `step ${step}`])], other.checkpoint ?? "", (step) => this.set({ checkpoint: step === "" ? null : Number(step) })) : null,
       listField(
         "Layer",
         sites.map((one) => [one.name, one.name]),
@@ -131,9 +132,13 @@ class Comparison extends View {
         number,
         (head) => this.set({ head: Number(head) }),
       ),
+      // of two outputs of other lengths no cell has its like
+      second.id !== this.now.trace.id && this.now.trace.options.includes("target")
+        ? h.label({ class: "row small" }, h.input({ type: "checkbox", checked: other.forced, on: { change: () => this.set({ forced: !other.forced }) } }), "force this output (teacher forcing)")
+        : null,
     ].filter(Boolean);
     replace(this.#fields, all);
-    if (had >= 0) all[had].lastChild.focus();
+    if (had >= 0) this.#fields.querySelectorAll("select, input")[had]?.focus();
   }
 
   draw(names) {
@@ -150,12 +155,12 @@ class Comparison extends View {
       const found = difference(a, b, area(2));
       this.#heats[2].draw(found.picture);
       replace(this.#titles[2], "Δ, the second less the first");
-      keys.push(legend("signed", found.range));
+      keys.push(legend("signed", found.range, false, "Δ weight"));
     } else
       keys.push(
         h.p(
           { class: "muted small" },
-          `${a.rows} × ${a.columns} and ${b.rows} × ${b.columns} cells: there is no cell-by-cell difference.`,
+          `${a.rows} × ${a.columns} and ${b.rows} × ${b.columns} cells: there is no cell-by-cell difference${this.now.trace.options.includes("target") ? "; force this output to have one" : ""}.`,
         ),
       );
     replace(this.#legend, keys);
@@ -177,11 +182,11 @@ class Comparison extends View {
     const change = numbers[1] - numbers[0];
     replace(
       this.#here,
-      part(token(a.names.down[i]), "attends"),
-      part(token(a.names.across[j]), "at"),
-      part(figure(numbers[0]), "first"),
-      part(figure(numbers[1]), "second"),
-      alike ? part(figure(change), "Δ", "part end") : null,
+      part(token(a.names.down[i]), "query"),
+      part(token(a.names.across[j]), "key"),
+      part(figure(numbers[0]), "weight in the first"),
+      part(figure(numbers[1]), "in the second"),
+      alike ? part(figure(change), "Δ weight", "part end") : null,
     );
     const text = `${shortened(a.names.down[i])} attends to ${shortened(a.names.across[j])}: ${digits(numbers[0])} and ${digits(numbers[1])}${alike ? `, difference ${digits(change)}` : ""}`;
     for (const heat of this.#heats) heat.tell(text);
@@ -191,12 +196,13 @@ class Comparison extends View {
 
 // the second side, as the address may tell it
 function read(other) {
-  const { model, site, head, checkpoint } = other && typeof other === "object" ? other : {};
+  const { model, site, head, checkpoint, forced } = other && typeof other === "object" ? other : {};
   return {
     model: typeof model === "string" ? model : "",
     site: typeof site === "string" ? site : "",
     head: Number.isInteger(head) && head >= 0 ? head : null,
     checkpoint: Number.isInteger(checkpoint) && checkpoint >= 0 ? checkpoint : null,
+    forced: forced === true,
   };
 }
 

@@ -11,13 +11,13 @@ import { Scatter } from "./scatter.js";
 
 const SHOWN = [["heads", "Heads"], ["errors", "Errors"], ["states", "States"]];
 const SOURCES = [["held-out", "held-out sentences of the run"], ["file", "a file"]];
-// name → [title, what it says]
+// name → [title, what it says, factor]; the units are those of the view Heads
 const COLUMNS = {
   entropy: ["entropy, nats", "0 where one key has all"],
   distance: ["distance, tokens", "between a query and its keys"],
-  sink: ["first key", "the weight of the first key"],
-  confidence: ["largest", "the largest weight of a query"],
-  aer: ["AER", "alignment error rate against the known alignments, from 0 to 1"],
+  sink: ["sink, %", "the weight of the first key", 100],
+  confidence: ["largest, %", "the largest weight of a query", 100],
+  aer: ["alignment error, %", "alignment error rate (AER) against the known alignments, 0 if all links are found", 100],
 };
 const LEAST = ["aer", "entropy"]; // the smallest first
 const MOST = 10000;
@@ -36,7 +36,7 @@ class Corpus extends View {
   #out = h.div({ class: "above corpus" });
   #found = new Map(); // id → result
   #stop = null;
-  #sorted = "entropy";
+  #sorted = "aer"; // where alignments are known, else by entropy
 
   connectedCallback() {
     if (this.firstChild) return;
@@ -94,7 +94,7 @@ class Corpus extends View {
     this.stop();
     this.#summary.hidden = this.#shown.hidden = true;
     this.dataset.painted = id || "nothing yet";
-    if (!id) return this.explain("Choose sentences and press Compute: means of every head, its strongest spans, the model's errors and its states.");
+    if (!id) return this.explain("Press Compute for the means of every head, its strongest weights, the model's errors and its states.");
     if (this.#found.has(id)) return this.draw();
     replace(this.#out);
     delete this.dataset.painted;
@@ -122,8 +122,10 @@ class Corpus extends View {
   draw() {
     const { id, shown } = this.now;
     const found = this.#found.get(id);
-    const wrong = found.predictions ? [" · ", count(found.error_count), " of ", count(found.predictions), " predictions are not the wanted ones"] : [];
-    replace(this.#summary, count(found.sentences.length), " sentences ", h.span({ class: "muted" }, shortened(found.name, 40)), wrong);
+    const wrong = found.predictions ? [" · ", count(found.error_count), " of ", count(found.predictions), " predictions are wrong"] : [];
+    const from = found.name === "held-out sentences" ? [" ", found.name] : [" sentences ", h.span({ class: "muted" }, shortened(found.name, 40))];
+    replace(this.#summary, count(found.sentences.length), from, wrong);
+    say(this.#summary.textContent, this);
     this.#summary.hidden = this.#shown.hidden = false;
     choices(this.#shown, h.legend({ class: "hidden-text" }, "What is shown"), "corpus-shown", shown, SHOWN, (to) => this.set({ shown: to }));
     replace(this.#out, this[shown](found));
@@ -153,7 +155,7 @@ class Corpus extends View {
     const tags = found.heads.some((one) => one.tag_pairs.length);
     const line = (one) => [
       h.th({ scope: "row" }, button(`${one.site}, ${one.head}`, () => this.set({ site: one.site, head: one.head }), { class: "link small", "aria-pressed": String(one === chosen), data: { site: one.site, head: String(one.head) } })),
-      ...shown.map((name) => (one[name] === null ? h.td({ class: "right muted" }, "–") : figure(one[name], 3))),
+      ...shown.map((name) => (one[name] === null ? h.td({ class: "right muted" }, "–") : figure((COLUMNS[name][2] ?? 1) * one[name], 3))),
       h.td(one.sinks.length ? [token(shortened(one.sinks[0][0], 12)), " ", figure(one.sinks[0][1], 2)] : null),
       tags ? h.td(one.tag_pairs.length ? [`${one.tag_pairs[0].query} → ${one.tag_pairs[0].key} `, figure(one.tag_pairs[0].weight, 2)] : null) : null,
     ].filter((cell) => cell !== null);
@@ -184,7 +186,7 @@ class Corpus extends View {
     const pair = (each) => [`${each.query} → ${each.key}`, figure(each.weight, 3), figure(each.even, 3)];
     return h.div(
       { class: "card" },
-      h.section(h.h3(`${one.site}, head ${one.head}`), one.aer === null ? null : h.p({ class: "small" }, "AER ", figure(one.aer, 3), one.shift ? ", read one token later" : "")),
+      h.section(h.h3(`${one.site}, head ${one.head}`), one.aer === null ? null : h.p({ class: "small" }, "alignment error ", figure(100 * one.aer, 3), " %", one.shift ? ", read one token later" : "")),
       h.section(h.h3(`Its ${one.spans.length} strongest weights, query → key`), h.ol({ class: "spans scroll", tabindex: "0", "aria-label": "Strongest weights" }, one.spans.map(span))),
       one.tag_pairs.length ? h.section(h.h3("Parts of speech it links"), table(["query → key", "weight", "if even"], one.tag_pairs.map(pair))) : null,
       h.section(h.h3("Tokens that get most"), table(["token", "share of all weight"], one.sinks.map(([name, share]) => [token(name), figure(share, 3)]))),

@@ -4,7 +4,7 @@ import { digits, figure, h, replace, table, token } from "../dom.js";
 import { coded, colour, legend, readable, sheet } from "../paint.js";
 import { store } from "../store.js";
 import { toggled } from "../side.js";
-import { isOff, labels } from "../view.js";
+import { axisName, isOff, labels } from "../view.js";
 import { Heat } from "./heat.js";
 import { listField } from "./parts.js";
 
@@ -51,7 +51,7 @@ function heads(found, { trace }) {
         on: { click: () => switchOff(one) },
       },
       h.span({ class: "hidden-text" }, `${one.site}, head ${one.head}: `),
-      digits(one.effect, 2, 2),
+      digits(one.effect, 2),
     );
   let n = 0;
   const wide = Math.max(...Object.values(found.effects).map((some) => some.length));
@@ -71,7 +71,7 @@ function heads(found, { trace }) {
     nodes: [
       predicted(found),
       h.p({ class: "muted small" }, "log p ", figure(found.log_probability), ` nats with all heads. ${none} of ${all.length} heads change it by less than 0.01 nats.`),
-      h.div({ class: "beside" }, h.div(map, legend("signed", [-most, most])), h.div({ class: "card" }, h.section(h.h3("Most needed first"), h.div({ class: "scroll", tabindex: "0", role: "region", "aria-label": "Heads by effect" }, table(["head", "Δ log p, nats"], ranked.map(line)))))),
+      h.div({ class: "beside" }, h.div(map, legend("signed", [-most, most], false, "Δ log p, nats")), h.div({ class: "card" }, h.section(h.h3("Most needed first"), h.div({ class: "scroll", tabindex: "0", role: "region", "aria-label": "Heads by effect" }, table(["head", "Δ log p, nats"], ranked.map(line)))))),
     ],
   };
 }
@@ -106,7 +106,7 @@ function tokens(found, { trace, method }) {
   const strips = Object.entries(found.scores).map(([axis, some]) => {
     const names = labels(trace, axis, some.length);
     const part = some.slice(0, 600).map((score, n) => h.bdi({ class: "token weighed", title: `${n}: ${score}`, style: shade(score, most), data: { score: String(score) } }, names[n]));
-    return h.section(h.h3(axis), h.p({ class: "text-weighed" }, part));
+    return h.section(h.h3(axisName(axis)), h.p({ class: "text-weighed" }, part));
   });
   const ranked = [...all].sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, 20);
   const [first] = ranked;
@@ -116,8 +116,8 @@ function tokens(found, { trace, method }) {
       predicted(found),
       found.difference === null ? null : law("Σ scores", found.total, found.difference, ", the logit less that of average tokens"),
       strips,
-      legend("signed", [-most, most]),
-      barTable(ranked.map((one) => [h.span(token(one.name), h.span({ class: "muted small" }, ` ${one.axis} ${one.n}`)), one.score]), most, ["token", UNITS[method]]),
+      legend("signed", [-most, most], false, UNITS[method]),
+      barTable(ranked.map((one) => [h.span(token(one.name), h.span({ class: "muted small" }, ` ${axisName(one.axis)} ${one.n}`)), one.score]), most, ["token", UNITS[method]]),
     ],
   };
 }
@@ -151,13 +151,13 @@ function lens(found) {
   const settled = found.rows.filter((_, n) => found.best.every((layer) => layer[n][0][0] === found.best.at(-1)[n][0][0])).length;
   return {
     text: `${settled} of ${found.rows.length} predictions stand from the first layer on`,
-    nodes: [h.p({ class: "muted small" }, `The most probable token and its probability; ${settled} of ${found.rows.length} predictions stand from the first layer on. The last row is the model's output.`), scroll, legend("weights")],
+    nodes: [h.p({ class: "muted small" }, `The most probable token and its probability; ${settled} of ${found.rows.length} predictions stand from the first layer on. The last row is the model's output.`), scroll, legend("weights", null, false, "probability")],
   };
 }
 
 // --- matrices ---
 
-function heatOf(values, names, palette, range, width, tell) {
+function heatOf(values, names, palette, range, width, tell, name) {
   const [rows, columns] = [names.down.length, names.across.length];
   const flat = Float32Array.from(values.flat(), (one) => one ?? Number.NEGATIVE_INFINITY);
   const most = Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1;
@@ -178,12 +178,14 @@ function heatOf(values, names, palette, range, width, tell) {
   let best = 0;
   for (let n = 0; n < flat.length; n++) if (Number.isFinite(flat[n]) && Math.abs(flat[n]) > Math.abs(Number.isFinite(flat[best]) ? flat[best] : 0)) best = n;
   point([Math.floor(best / columns), best % columns]);
-  return { nodes: [heat.node, reading, legend(palette, palette === "weights" ? null : [-most, most])], text: reading.textContent };
+  return { nodes: [heat.node, reading, legend(palette, palette === "weights" ? null : [-most, most], false, name)], text: reading.textContent };
 }
 
 let shownMatrix = "";
 
-function matrices(found, { trace, width }) {
+const MEANINGS = { "value-norms": "norm", "attention-gradient": "added to the logit", flow: "flow" };
+
+function matrices(found, { trace, width, method }) {
   const names = Object.keys(found.matrices);
   if (!names.includes(shownMatrix)) shownMatrix = names.at(-1);
   const out = h.div();
@@ -193,8 +195,8 @@ function matrices(found, { trace, width }) {
     const { values, queries, keys } = found.matrices[name];
     const flat = values.flat();
     const shares = flat.every((one) => one >= 0 && one <= 1 + 1e-5);
-    const sides = { down: labels(trace, queries, values.length), across: labels(trace, keys, values[0].length), titles: [queries, keys] };
-    const made = heatOf(values, sides, shares ? "weights" : "signed", [-largest(flat), largest(flat)], width, "");
+    const sides = { down: labels(trace, queries, values.length), across: labels(trace, keys, values[0].length), titles: [queries, keys].map(axisName) };
+    const made = heatOf(values, sides, shares ? "weights" : "signed", [-largest(flat), largest(flat)], width, "", shares ? "share of a row" : MEANINGS[method] ?? "");
     text = made.text;
     replace(out, made.nodes);
   };
@@ -212,7 +214,7 @@ function patches(found, { trace, width }) {
     const wide = Math.max(...some.map((n) => found.effects[n].filter((one) => one !== null).length));
     const across = axis === "head" ? found.labels.slice(0, wide) : labels(trace, axis, wide);
     const values = some.map((n) => found.effects[n].slice(0, wide));
-    return heatOf(values, { down: some.map((n) => found.layers[n]), across, titles: ["layer", axis] }, "signed", [-most, most], width, " recovered");
+    return heatOf(values, { down: some.map((n) => found.layers[n]), across, titles: ["layer", axisName(axis)] }, "signed", [-most, most], width, " recovered", "recovered share");
   });
   return { text: maps.map((map) => map.text).join("; "), nodes: [line, maps.map((map) => map.nodes)] };
 }

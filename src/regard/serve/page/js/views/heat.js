@@ -38,7 +38,7 @@ export class Heat {
     });
   }
 
-  // {rows, columns, sheet, area: {width, height}, names? ({down, across}, else numbers), square?, cells? (for drawCells),
+  // {rows, columns, sheet, area: {width, height}, names? ({down, across}, else numbers, under titles?), square?, cells? (for drawCells),
   // marks?(context, plot, ink): drawn over it, pen?: which ink the cursor has}
   draw(matrix) {
     const ink = inks();
@@ -54,7 +54,7 @@ export class Heat {
     if (matrix.cells) drawCells(brush, plot, matrix.cells, ink);
     frameOf(brush, plot, ink);
     if (names) drawLabels(brush, plot, names, ink);
-    else ticks(brush, plot, ink);
+    else ticks(brush, plot, ink, matrix.titles);
     matrix.marks?.(brush, plot, ink);
     this.point(this.#cell);
   }
@@ -76,21 +76,24 @@ export class Heat {
 }
 
 // rows and columns that have numbers for names
-function counted(context, { rows, columns, area, square = false }, font) {
+function counted(context, { rows, columns, area, titles, square = false }, font) {
   context.font = `12px ${font}`;
   const left = Math.ceil(context.measureText(String(rows - 1)).width) + 14;
-  let [wide, high] = [(area.width - left - 8) / columns, (area.height - 30) / rows].map((size) =>
+  const top = titles ? 42 : 24;
+  let [wide, high] = [(area.width - left - 8) / columns, (area.height - top - 6) / rows].map((size) =>
     Math.min(size, square ? 44 : 26),
   );
   if (square) wide = high = Math.min(wide, high);
   const window = whole(rows, columns);
-  return { left, top: 24, wide, high, rows, columns, window, width: wide * columns, height: high * rows };
+  return { left, top, wide, high, rows, columns, window, width: wide * columns, height: high * rows };
 }
 
-function ticks(context, plot, ink) {
+function ticks(context, plot, ink, titles) {
   context.font = `12px ${ink.font}`;
   context.fillStyle = ink.muted;
   context.textBaseline = "middle";
+  context.textAlign = "left";
+  if (titles) context.fillText(`${titles[0]} ↓  ${titles[1]} →`, 0, 8);
   context.textAlign = "right";
   for (let row = 0, by = thinned(plot.high, 22); row < plot.rows; row += by) {
     const [, y, , h] = cellBox(plot, row, 0);

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { digits, h, pointer, replace, say, shortened } from "../dom.js";
 import { dark, fit, headColours, inks } from "../paint.js";
 import { store } from "../store.js";
-import { labels, latest, selectedHeads, siteOf, strongest, View } from "../view.js";
+import { axisName, labels, latest, selectedHeads, siteOf, strongest, View } from "../view.js";
 import { tokenCard } from "./cell.js";
 
 const LINE = 24; // pixels from token to token at least
@@ -156,9 +156,9 @@ class Lines extends View {
     context.font = `12px ${ink.font}`;
     context.fillStyle = ink.muted;
     context.textAlign = "right";
-    context.fillText(this.now.site.queries, this.edges[0] - 10, 8);
+    context.fillText(axisName(this.now.site.queries), this.edges[0] - 10, 8);
     context.textAlign = "left";
-    context.fillText(this.now.site.keys, this.edges[1] + 10, 8);
+    context.fillText(axisName(this.now.site.keys), this.edges[1] + 10, 8);
   }
 
   // room for the tokens and a number; measured on some, so that scrolling does not move it

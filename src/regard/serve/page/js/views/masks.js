@@ -177,6 +177,7 @@ class Masks extends View {
       this.#mask.draw({
         rows: length,
         columns: length,
+        titles: ["query", "key"],
         square: true,
         area: area(this.#mask),
         sheet: sheet(bytes, side, side, "signed"),
@@ -187,6 +188,7 @@ class Masks extends View {
     const size = { rows: blocks.length, columns: blocks[0].length };
     this.#blocks.draw({
       ...size,
+      titles: ["queries", "keys"],
       square: true,
       area: area(this.#blocks),
       sheet: sheet(bytes, size.rows, size.columns, "signed"),

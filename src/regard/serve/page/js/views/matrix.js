@@ -6,7 +6,7 @@ import { cellAt, cellBox, drawCells, drawCursor, drawHere, drawLabels, drawProfi
 import { coded, colour, dark, fit, inks, legend, readable, sheet } from "../paint.js";
 import { choice, withWeight } from "../side.js";
 import { store } from "../store.js";
-import { hides, isOff, labels, latest, selectedHeads, siteOf, View } from "../view.js";
+import { axisName, hides, isOff, labels, latest, selectedHeads, siteOf, View } from "../view.js";
 import { isWhole, keyed, navigate, sane, whole, zoomed } from "../zoom.js";
 import { cellCard } from "./cell.js";
 
@@ -65,7 +65,7 @@ class Matrix extends View {
     const cell = [Math.min(state.query, rows - 1), Math.min(state.key, columns - 1)];
     this.now = { trace, site, head: state.head, heads, stage, rows, columns, cell, window: sane(state.window, rows, columns) };
     if (this.fresh("names", trace.id, site.name)) {
-      this.names = { down: labels(trace, site.queries, rows), across: labels(trace, site.keys, columns), titles: [site.queries, site.keys] };
+      this.names = { down: labels(trace, site.queries, rows), across: labels(trace, site.keys, columns), titles: [site.queries, site.keys].map(axisName) };
     }
     if (this.fresh("stages", stage)) this.stages(stage);
     const names = heads.map((one) => [one.site.name, one.head]);
@@ -134,7 +134,7 @@ class Matrix extends View {
       const all = this.#sheets.find((one) => isWhole(one.window, this.now.rows, this.now.columns));
       this.#sheets = all && String(all.window) !== String(window) ? [all, found] : [found];
       if (few) this.#exact = { window, values: main.data, visible, columns };
-      if (this.fresh("legend", stage, range, dark(), pooled, subject, stripes?.stripes)) replace(this.#legend, stripes ? several.headLegend(this.now.heads, store.state, stripes.stripes > 1 ? "a stripe of a cell for each head, in this order; more colour is more weight (√)" : "a cell has the colour of the head that gives it the most weight") : legend(palette, range, pooled));
+      if (this.fresh("legend", stage, range, dark(), pooled, subject, stripes?.stripes)) replace(this.#legend, stripes ? several.headLegend(this.now.heads, store.state, stripes.stripes > 1 ? "a stripe of a cell for each head, in this order; more colour is more weight (√)" : "a cell has the colour of the head that gives it the most weight") : legend(palette, range, pooled, stage === "weights" ? "weight" : stage));
       this.draw();
       this.over();
       this.dataset.painted = [site.name, head, stage, ...window].join(" ");

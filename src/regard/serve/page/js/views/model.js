@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { button, digits, figure, h, replace, say, shortened, table, terms, token } from "../dom.js";
 import { dark } from "../paint.js";
 import { store } from "../store.js";
-import { View } from "../view.js";
+import { axisName, View } from "../view.js";
 import { bars } from "./bars.js";
 import { clamp, listField, places, usualRow } from "./parts.js";
 
@@ -111,7 +111,7 @@ class Model extends View {
     const count = layers.filter((layer) => layer.parts.length > 1).length;
     const nodes = layers.map((layer) => (layer.parts.length === 1 ? this.line(layer.parts) : this.layer(layer, stack.name, count <= OPEN)));
     if (last) nodes.push(this.rest(), this.line([this.parts.at(-1)]));
-    const title = h.h3(stack.name, h.span({ class: "muted" }, ` at ${stack.axis} ${stack.position}, `), token(stack.label));
+    const title = h.h3(stack.name, h.span({ class: "muted" }, ` at ${axisName(stack.axis)} ${stack.position}, `), token(stack.label));
     const unit = last && this.#found.biases !== null ? h.p({ class: "muted small unit" }, "added to the logit") : null;
     return h.section({ class: unit ? "flow effects" : "flow" }, title, unit, nodes);
   }

@@ -5,9 +5,10 @@ import { button, digits, figure, h, pointer, replace, say, terms } from "../dom.
 import { dark, fit, inks, legend, sheet } from "../paint.js";
 import { choices, toggled } from "../side.js";
 import { store } from "../store.js";
-import { isOff, latest, View } from "../view.js";
+import { axisName, isOff, latest, sizeOf, View } from "../view.js";
 import { Heat } from "./heat.js";
 import { headOf, picture } from "./head.js";
+import { VIEWS } from "./index.js";
 
 // name, label, what it is, factor and unit
 const ORDERS = [
@@ -21,12 +22,14 @@ const UNITS = new Map(ORDERS.map(([name, , , factor, unit]) => [name, [factor, u
 const PICTURE = 48; // pixels of a thumbnail as the server pools it
 const GAP = 14;
 const SWITCH = 70; // pixels: smaller pictures have no room for a switch
+const FEW = 6; // heads of a layer
 const EDGE = 4; // room for the mark around a picture
 
 class Overview extends View {
   #canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "heat maps of heads" });
   #orders = h.fieldset({ class: "steps" });
   #legend = h.div();
+  #more = button("over many sentences", () => store.go({ view: "corpus" }), { class: "link small", title: "The means of every head over a corpus" });
   #note = h.p({ class: "muted small" });
   #pictures = new Map(); // site → {data, shape}
   #sheets = new Map(); // site → all its heads below one another, coloured
@@ -38,15 +41,17 @@ class Overview extends View {
   #large = new Heat({ move: ([query, key]) => this.open(this.shown, { query, key }), open: () => this.open(this.shown), what: "the head in large" });
   #facts = h.div();
   #off = button("Switch it off", () => this.switchOff());
+  #beside = h.div({ class: "beside" });
   #zoom = latest();
 
   connectedCallback() {
     if (this.firstChild) return;
     const card = h.div({ class: "card preview" }, this.#title, this.#large.node, this.#facts, h.p(this.#off));
+    this.#beside.append(h.div({ class: "heads-all" }, this.#canvas), card);
     this.append(
-      h.div({ class: "view-head" }, this.#orders, this.#legend),
+      h.div({ class: "view-head" }, h.div({ class: "row" }, this.#orders, this.#more), this.#legend),
       this.#note,
-      h.div({ class: "beside" }, h.div({ class: "heads-all" }, this.#canvas), card),
+      this.#beside,
     );
     this.#canvas.addEventListener("keydown", (event) => this.key(event));
     this.#canvas.addEventListener("click", (event) => this.press(event));
@@ -56,6 +61,9 @@ class Overview extends View {
 
   show(trace, state) {
     this.trace = trace;
+    // few heads leave more room for the large one
+    this.#beside.classList.toggle("few", Math.max(...trace.sites.map((site) => (site.shown ? site.heads : 0))) <= FEW);
+    this.#more.hidden = Boolean(trace.picture) || !VIEWS.find((view) => view.name === "corpus")?.fits(trace); // an exported page has none
     this.order = ORDERS.some(([name]) => name === state.order) ? state.order : "place";
     this.chosen = state;
     if (this.fresh("trace", trace.id)) this.load(trace);
@@ -103,7 +111,8 @@ class Overview extends View {
       if (!found || this.trace !== trace) return;
       this.shown = this.#tiles.findIndex((one) => one.site === site && one.head === head);
       const width = Math.max(200, this.#large.node.clientWidth);
-      this.#large.draw(picture({ ...found, names: { ...found.names, titles: [site.queries, site.keys] } }, { width, height: Math.max(300, Math.min(1.3 * width, 420)) }));
+      this.#large.draw(picture({ ...found, names: { ...found.names, titles: [site.queries, site.keys].map(axisName) } }, { width, height: Math.max(300, Math.min(1.3 * width, 420)) }));
+      this.#large.point([this.chosen.query, this.chosen.key]); // the cursor of all views
       this.#large.tell(`${site.name}, head ${head}, in large`);
       replace(this.#title, `${site.name}, head ${head}`);
       replace(this.#off, isOff(trace, site, head) ? "Switch it on" : "Switch it off");
@@ -154,7 +163,7 @@ class Overview extends View {
       const rank = (tile) => (order === "sink" ? -1 : 1) * (this.value(tile, order) ?? Infinity);
       tiles.sort((a, b) => rank(a) - rank(b));
     }
-    const margin = sorted || width < 700 ? 0 : 140;
+    const margin = sorted || width < 640 ? 0 : 140;
     // a layer's heads on one line, if they are not too many
     const most = Math.max(...sites.map((site) => site.heads));
     const even = Math.floor((width - margin - 2 * EDGE + GAP) / most) - GAP;
@@ -231,13 +240,13 @@ class Overview extends View {
       context.fillStyle = ink.muted;
       context.font = `12px ${ink.font}`;
       context.fillText(site.kind, 0, y + 32);
-      return context.fillText(`${site.n_q} ${site.queries} × ${site.n_k} ${site.keys}`, 0, y + 48, this.margin - 12);
+      return context.fillText(sizeOf(site), 0, y + 48, this.margin - 12);
     }
-    context.fillText(`${site.name} · ${head}`, x, y + size + 14, size + 4);
+    context.fillText(`${site.name}, ${head}`, x, y + size + 14, size >= SWITCH ? size - 24 : size + 4);
     const value = this.value(tile, order);
     context.fillStyle = ink.ink;
     const [factor, unit] = UNITS.get(order);
-    return context.fillText(value === null ? "–" : `${digits(factor * value, 3)} ${unit}`, x, y + size + 29, size + 4);
+    return context.fillText(value === null ? "no links known" : `${digits(factor * value, 3)} ${unit}`, x, y + size + 29, size + 4);
   }
 
   mark(context, ink) {

@@ -119,7 +119,7 @@ class Pair extends View {
     const canvas = h.canvas({ tabindex: "0", role: "application", "aria-roledescription": "bars", data: { chart: name } });
     const reading = h.span({ class: "muted number" });
     const sum = values.reduce((total, one) => total + one, 0);
-    const size = [name === "products" ? ["adds up to ", figure(sum)] : `${values.length} numbers`, ", axis ±", figure(most, 3)];
+    const size = [name === "products" ? ["adds up to ", figure(sum)] : `${values.length} dimensions`, ", axis ±", figure(most, 3)];
     const caption = h.figcaption(h.span(label), h.span(reading, " ", h.span({ class: "muted" }, size)));
     const show = (at, aloud) => {
       this.#at = Math.min(Math.max(at, 0), values.length - 1);

@@ -86,8 +86,9 @@ class Positions extends View {
     const { bytes, range } = coded(values, "signed");
     this.table = { values, rows, columns, pairs };
     const area = { width: Math.max(240, this.#heat.node.clientWidth), height: 430 };
-    this.#heat.draw({ rows, columns, area, square: pairs, sheet: sheet(bytes, rows, columns, "signed", range) });
-    replace(this.#legend, legend("signed", range));
+    const titles = pairs ? ["query", "key"] : ["position", "dimension"];
+    this.#heat.draw({ rows, columns, titles, area, square: pairs, sheet: sheet(bytes, rows, columns, "signed", range) });
+    replace(this.#legend, legend("signed", range, false, pairs ? "added to the score" : "value"));
     this.point([Math.min(this.cell[0], rows - 1), Math.min(this.cell[1], columns - 1)]);
     this.dataset.painted = JSON.stringify(request);
   }

@@ -4,7 +4,7 @@ import { button, figure, h, replace, token } from "../dom.js";
 import { area, cellBox } from "../grid.js";
 import { dark, legend } from "../paint.js";
 import { store } from "../store.js";
-import { latest, siteOf, View } from "../view.js";
+import { axisName, latest, siteOf, View } from "../view.js";
 import { Heat } from "./heat.js";
 import { headOf, picture } from "./head.js";
 import { VIEWS } from "./index.js";
@@ -42,11 +42,11 @@ class Start extends View {
     this.found = found;
     const all = area(this.#heat.node, 150, 280);
     this.beside = all.width > 620 ? BESIDE : 0;
-    const names = { ...found.names, titles: [site.queries, site.keys] };
+    const names = { ...found.names, titles: [site.queries, site.keys].map(axisName) };
     const marks = (_, plot) => (this.plot = plot);
     this.#heat.draw({ ...picture({ ...found, names }, { ...all, width: all.width - this.beside }), marks });
     if (this.fresh("legend", dark())) replace(this.#legend, legend("weights"));
-    replace(this.#key, "Darker: more weight. Rows sum to 1.");
+    replace(this.#key, `${site.name}, head ${head}. Click another cell.`);
     this.fresh("cell", this.now.cell);
     this.point();
     this.dataset.painted = `${trace.id} ${site.name} ${head}`;
@@ -65,13 +65,13 @@ class Start extends View {
     const writes = site.queries === "written" && trace.axes.written;
     replace(
       this.#title,
-      writes ? ["To write ", query(), ", the model gave ", share, " of its attention to ", key(), "."] : [query(), " gives ", share, " of its attention to ", key(), "."],
+      writes ? ["To write ", query(), ", this head gave ", share, " of its attention to ", key(), "."] : [query(), " gives ", share, " of its attention to ", key(), "."],
     );
     this.#heat.point([i, j]);
     this.#heat.tell(this.#title.textContent, `${site.name}, head ${this.now.head}. `);
     const [x, y, w, high] = cellBox(this.plot, i, j);
-    replace(this.#row, "← where ", query(), " looks");
-    replace(this.#column, "↑ who looks at ", key());
+    replace(this.#row, "← what ", query(), " attends to");
+    replace(this.#column, "↑ what attends to ", key());
     this.#row.hidden = !this.beside;
     for (const [node, left, top] of [[this.#row, this.plot.left + this.plot.width + 10, y + high / 2 - 11], [this.#column, x + w / 2 - 5, this.plot.top + this.plot.height + 6]]) {
       node.style.left = `${left}px`;
@@ -87,7 +87,7 @@ class Start extends View {
       way(there("row") ? "row" : "pair", "How is it computed?", "queries, keys, softmax"),
       trace.steps ? way("generation", "What was written?", "word by word") : way("explain", "What decided?", "effects, not weights"),
       way("whatif", "What if?", "switch heads off"),
-      way("lecture", "The lecture", "from the start"),
+      way("lecture", "The lecture", "from scratch"),
     );
   }
 }

@@ -6,12 +6,12 @@ of the normaliser: adjusted, divided by the temperature, and -∞ where masked.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from einops import einsum
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -23,7 +23,6 @@ from regard.models.rnn_seq2seq import PrecomputedAdditive
 from regard.see.edits import refuse_index
 from regard.see.plots.recipe_views import one_line_repr
 from regard.see.sites import AttentionSite
-from regard.serve.encoding import Floats, RequestError
 
 STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")
 CHUNK_CELLS = 2**22  # cells computed together
@@ -31,18 +30,20 @@ CHUNK_CELLS = 2**22  # cells computed together
 
 def parse_stage(name: str) -> str:
     if name not in STAGES:
-        raise RequestError(f"there is no stage {name!r:.40}; there are {', '.join(STAGES)}")
+        raise ValueError(f"there is no stage {name!r:.40}; there are {', '.join(STAGES)}")
     return name
 
 
 @torch.no_grad()
-def stage_rows(site: AttentionSite, head: int, stage: str, queries: range) -> Floats:
+def stage_rows(site: AttentionSite, head: int, stage: str, queries: range) -> NDArray[np.float32]:
     """The rows of these queries, all keys."""
     parts = [part for _, part in stage_row_chunks(site, head, stage, queries)]
     return np.concatenate(parts) if parts else np.zeros((0, site.shape[1]), np.float32)
 
 
-def stage_row_chunks(site: AttentionSite, head: int, stage: str, queries: range) -> Iterator[tuple[range, Floats]]:
+def stage_row_chunks(
+    site: AttentionSite, head: int, stage: str, queries: range
+) -> Iterator[tuple[range, NDArray[np.float32]]]:
     """The same in chunks of queries."""
     size = max(1, CHUNK_CELLS // max(1, site.shape[1]))
     for start in range(queries.start, queries.stop, size):
@@ -80,9 +81,45 @@ def visible_after_edits(site: AttentionSite, head: int, queries: Sequence[int] |
 # --- one pair ---
 
 
+@dataclass(frozen=True)
+class PairTerms:
+    """One query and one key of a head: the terms of their score, every stage up to the weight, and weight · v.
+
+    The products add up to `dot`; dot · scale + bias is `adjusted`, where no cap stands between.
+
+    Examples:
+        >>> pair = pair_terms(trace_model("run", "the cat sleeps").site("decoder.0.cross"), 1, query=0, key=1)
+        >>> abs(sum(pair.products) * pair.scale + pair.bias - pair.adjusted) < 1e-5
+        True
+    """
+
+    q: list[float]
+    k: list[float]
+    products: list[float]
+    dot: float
+    scale: float
+    cap: float | None
+    bias: float
+    temperature: float
+    adjusted: float
+    visible: bool
+    weight: float
+    v: list[float]
+    added: list[float]
+    score: str
+    note: str
+
+
 @torch.no_grad()
-def explain_pair(site: AttentionSite, head: int, query: int, key: int) -> dict[str, Any]:
-    """The products of a query and a key, their sum through every stage, and the contribution weight · v."""
+def pair_terms(site: AttentionSite, head: int, query: int, key: int) -> PairTerms:
+    """The products of a query and a key, their sum through every stage, and the contribution weight · v.
+
+    Examples:
+        >>> site = trace_model("run", "the cat sleeps").site("decoder.0.cross")
+        >>> pair = pair_terms(site, 1, query=0, key=1)
+        >>> abs(pair.weight - float(site.weights(1)[0, 1])) < 1e-6
+        True
+    """
     refuse_index("query", query, site.shape[0], site.name)
     refuse_index("key", key, site.shape[1], site.name)
     found = site.steps(head, (query,), slice(0, 1), torch.float32)
@@ -90,34 +127,84 @@ def explain_pair(site: AttentionSite, head: int, query: int, key: int) -> dict[s
     both = product_terms(site.recipe_after_rotation(torch.float32).score.for_heads(range(head, head + 1)), q, k)
     products = both.products(query, key)
     weight = found.weights[0, 0, 0, key]
-    bias = float(found.adjusted[0, 0, 0, key] - found.scores[0, 0, 0, key])
-    return {
-        "q": both.q[query].tolist(),
-        "k": both.k[key].tolist(),
-        "products": products.tolist(),
-        "dot": float(products.double().sum()),
-        "scale": both.scale,
-        "cap": both.cap,
-        "bias": bias,
-        "temperature": site.edits.temperature,
-        "adjusted": float(found.adjusted[0, 0, 0, key]),
-        "visible": bool(visible_after_edits(site, head, (query,), found.visible[0, 0])[0, key]),
-        "weight": float(weight),
-        "v": v[key].tolist(),
-        "added": (weight * v[key]).tolist(),
-        "score": score_text(site.recipe.score),
-        "note": both.note,
-    }
+    return PairTerms(
+        q=both.q[query].tolist(),
+        k=both.k[key].tolist(),
+        products=products.tolist(),
+        dot=float(products.double().sum()),
+        scale=both.scale,
+        cap=both.cap,
+        bias=float(found.adjusted[0, 0, 0, key] - found.scores[0, 0, 0, key]),
+        temperature=site.edits.temperature,
+        adjusted=float(found.adjusted[0, 0, 0, key]),
+        visible=bool(visible_after_edits(site, head, (query,), found.visible[0, 0])[0, key]),
+        weight=float(weight),
+        v=v[key].tolist(),
+        added=(weight * v[key]).tolist(),
+        score=score_text(site.recipe.score),
+        note=both.note,
+    )
 
 
 MAX_ROW_KEYS = 64  # keys of a row that are taken apart, the strongest
 
 
+@dataclass(frozen=True)
+class KeyTerms:
+    """One key of a row: the terms of its score, their sum, exp, the weight, and the norm of weight · v.
+
+    Examples:
+        >>> row = row_terms(trace_model("run", "the cat sleeps").site("decoder.0.cross"), 1, query=0)
+        >>> abs(sum(row.keys[1].products) - row.keys[1].dot) < 1e-5
+        True
+    """
+
+    key: int
+    products: list[float]
+    dot: float
+    score: float
+    bias: float
+    visible: bool
+    exp: float
+    weight: float
+    norm: float
+
+
+@dataclass(frozen=True)
+class RowTerms:
+    """One query of a head against its keys, and what they add up to; `rest` is of the keys that are not taken apart.
+
+    Examples:
+        >>> row = row_terms(trace_model("run", "the cat sleeps").site("decoder.0.cross"), 1, query=0)
+        >>> abs(row.sum["weight"] - 1) < 1e-5, row.rest["count"]
+        (True, 0)
+    """
+
+    q: list[float]
+    keys: list[KeyTerms]
+    rest: dict[str, float]
+    sum: dict[str, float]
+    output_norm: float
+    scale: float
+    cap: float | None
+    temperature: float
+    largest: float | None
+    softmax: bool
+    rotated: bool
+    note: str
+
+
 @torch.no_grad()
-def explain_row(site: AttentionSite, head: int, query: int) -> dict[str, Any]:
+def row_terms(site: AttentionSite, head: int, query: int) -> RowTerms:
     """A query against all keys: the terms of each score, exp, their sum, the weights, and the norm of weight · v.
 
     Of many keys the strongest are taken apart, in the order of the text, and the rest is added up.
+
+    Examples:
+        >>> site = trace_model("run", "the cat sleeps").site("decoder.0.cross")
+        >>> row = row_terms(site, 1, query=0)
+        >>> [key.weight for key in row.keys] == site.row(1, 0).tolist()
+        True
     """
     refuse_index("query", query, site.shape[0], site.name)
     found = site.steps(head, (query,), slice(0, 1), torch.float32)
@@ -130,33 +217,33 @@ def explain_row(site: AttentionSite, head: int, query: int) -> dict[str, Any]:
     shown = sorted(weights.topk(min(MAX_ROW_KEYS, len(weights))).indices.tolist())
     rest = ~torch.isin(torch.arange(len(weights)), torch.tensor(shown)).to(weights.device)
     keys = [
-        {
-            "key": j,
-            "products": both.products(query, j).tolist(),
-            "dot": float(both.products(query, j).double().sum()),
-            "score": float(scores[j]),
-            "bias": float(adjusted[j] - scores[j]),
-            "visible": bool(visible[j]),
-            "exp": float(exps[j]),
-            "weight": float(weights[j]),
-            "norm": float((weights[j] * v[j]).norm()),
-        }
+        KeyTerms(
+            key=j,
+            products=both.products(query, j).tolist(),
+            dot=float(both.products(query, j).double().sum()),
+            score=float(scores[j]),
+            bias=float(adjusted[j] - scores[j]),
+            visible=bool(visible[j]),
+            exp=float(exps[j]),
+            weight=float(weights[j]),
+            norm=float((weights[j] * v[j]).norm()),
+        )
         for j in shown
     ]
-    return {
-        "q": both.q[query].tolist(),
-        "keys": keys,
-        "rest": {"count": int(rest.sum()), "exp": float(exps[rest].sum()), "weight": float(weights[rest].sum())},
-        "sum": {"exp": float(exps.double().sum()), "weight": float(weights.double().sum())},
-        "output_norm": float((weights @ v).norm()),
-        "scale": both.scale,
-        "cap": both.cap,
-        "temperature": site.edits.temperature,
-        "largest": float(logits[visible].amax()) if visible.any() else None,
-        "softmax": isinstance(site.recipe.normaliser, Softmax),
-        "rotated": isinstance(site.recipe.position, QueryKeyPosition),
-        "note": both.note,
-    }
+    return RowTerms(
+        q=both.q[query].tolist(),
+        keys=keys,
+        rest={"count": int(rest.sum()), "exp": float(exps[rest].sum()), "weight": float(weights[rest].sum())},
+        sum={"exp": float(exps.double().sum()), "weight": float(weights.double().sum())},
+        output_norm=float((weights @ v).norm()),
+        scale=both.scale,
+        cap=both.cap,
+        temperature=site.edits.temperature,
+        largest=float(logits[visible].amax()) if visible.any() else None,
+        softmax=isinstance(site.recipe.normaliser, Softmax),
+        rotated=isinstance(site.recipe.position, QueryKeyPosition),
+        note=both.note,
+    )
 
 
 def score_text(score: Score) -> str:
@@ -207,4 +294,4 @@ def product_terms(score: Score, q: Float[Tensor, "i d"], k: Float[Tensor, "j c"]
                 "q is qW" if isinstance(score, Bilinear) else f"q and k are shown as {one_line_repr(score)} maps them"
             )
             return ProductTerms(*folded, note=note)
-    raise RequestError(f"{one_line_repr(score)} has no elementwise products to show")
+    raise ValueError(f"{one_line_repr(score)} has no elementwise products to show")
