@@ -9,7 +9,18 @@ import pytest
 from regard.data import SentencePair
 from regard.decode import Sampling
 from regard.decode.alignment import HEADS_FILE, AlignmentHead, load_alignment_heads
-from regard.see import Edits, compare, next_tokens, trace_model, trace_with_edits
+from regard.see import (
+    Edits,
+    compare,
+    corpus_statistics,
+    next_tokens,
+    pair_terms,
+    patch_activations,
+    read_corpus,
+    row_terms,
+    trace_model,
+    trace_with_edits,
+)
 from regard.see.trace import select_initial
 from regard.tasks.translation.task import Translator, save_alignment_heads
 from tests.narrowing import not_none
@@ -186,3 +197,103 @@ def test_heads_of_another_model(copied):
     head = AlignmentHead("decoder.5.cross", 0)
     why = f"{copied / HEADS_FILE} names {head}, which the model does not have; remove it, or train again"
     assert_refused(regard("look", copied, SENTENCE), why)
+
+
+# --- the tables that the page draws ---
+
+
+def columns(text: str) -> list[list[str]]:
+    """The cells of a table's lines; two blanks part them."""
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if "  " in line]
+
+
+def test_the_statistics_of_every_head_are_those_of_python(trained):
+    known = "le chat noir a mangé la souris"  # its alignment is known
+    answer = assert_done(regard("look", trained, SENTENCE, "--target", known, "--method", "statistics"))
+    trace = trace_model(trained, SENTENCE, target=known)
+    lines = {row[0]: row[1:] for row in columns(answer)}
+    assert lines["head"][:3] == ["entropy, nats", "distance, tokens", "sink"]
+    site = trace.site("decoder.0.cross")
+    found, errors = site.statistics(), not_none(trace.alignment_error_rates("decoder.0.cross"))
+    for head in range(site.heads):
+        entropy, distance, sink, largest, aer, proof = map(float, lines[f"decoder.0.cross:{head}"])
+        wanted = [float(each[head]) for each in (found.entropy, found.distance, found.sink, found.largest)]
+        assert [entropy, distance, sink, largest] == pytest.approx(wanted, rel=1e-5)
+        assert aer == pytest.approx(errors[head], abs=1e-4)
+        assert proof == pytest.approx(site.check(head).error, rel=0.1)
+    assert trace.alignment_error_rates("encoder.0") is None
+    assert len(lines["encoder.0:0"]) == len(lines["decoder.0.cross:0"]) - 1  # no alignment within one side
+
+
+def test_a_row_and_a_pair_are_taken_apart_as_in_python(trained):
+    words = (trained, SENTENCE, "--head", "decoder.0.cross:1", "--method", "row", "--row", "2")
+    answer = assert_done(regard("look", *words))
+    site = trace_model(trained, SENTENCE).site("decoder.0.cross")
+    row = row_terms(site, 1, 2)
+    lines = [line for line in columns(answer) if line[0].split()[-1].isdecimal() and len(line) == 7]
+    assert len(lines) == len(row.keys) == site.shape[1]
+    for line, one in zip(lines, row.keys, strict=True):
+        wanted = (one.dot, one.score, one.bias, one.exp, one.weight, one.norm)
+        assert list(map(float, line[1:])) == pytest.approx(wanted, rel=1e-5, abs=1e-30)
+    exps, weights, norm = map(float, next(line for line in columns(answer) if line[0] == "Σ")[1:])
+    assert exps == pytest.approx(sum(one.exp for one in row.keys), rel=1e-5)
+    assert weights == pytest.approx(1, abs=1e-5)
+    assert norm == pytest.approx(row.output_norm, rel=1e-5)
+    pair, answer = pair_terms(site, 1, 2, 1), assert_done(regard("look", *words, "--key", "1"))
+    products = [float(line[3]) for line in columns(answer) if line[0].isdecimal()]
+    assert products == pytest.approx(pair.products, rel=1e-5)
+    assert sum(products) == pytest.approx(pair.dot, rel=1e-4)
+    assert f"weight {pair.weight:.6g}" in answer
+
+
+def test_a_branch_and_the_beam_are_those_of_python(trained):
+    trace = trace_model(trained, SENTENCE, beam=5).branch(1, "souris")
+    answer = assert_done(regard("look", trained, SENTENCE, "--branch", "1:souris", "--method", "beam"))
+    assert answer.splitlines()[0] == trace.output_text
+    tree = trace.beam_tree()
+    nodes = [node for step in tree.steps for node in step]
+    lines = [line for line in columns(answer) if line[0].isdecimal()]
+    starred = [line for line in lines if line[1] == "*"]
+    assert len(lines) == len(nodes)
+    assert len(starred) == sum(map(tree.on_best_path, nodes))
+    sums = [float(line[2 + (line[1] == "*")]) for line in lines]
+    assert sums == pytest.approx([node.log_probability for node in nodes], rel=1e-5)
+
+
+def test_two_texts_are_patched_as_in_python(trained):
+    other = "the white cat ate the mouse"
+    words = ("look", trained, SENTENCE, "--target", "le chat noir", "--row", "2", "--method", "patching")
+    assert_refused(regard(*words), "--method patching compares two texts; give the other one with --against")
+    both = [trace_model(trained, text, target="le chat noir") for text in (SENTENCE, other)]
+    options = [int(trace.predictions.logits[2].argmax()) for trace in both]
+    answer = regard(*words, "--against", other, "--part", "attention")
+    if options[0] == options[1]:  # so little was learnt that both give the same
+        assert_refused(answer, "both inputs give")
+        return
+    found = patch_activations(both[0], both[1], 2, part="attention")
+    lines = {line[0]: line[1:] for line in columns(assert_done(answer))}
+    effects = [x for x in found.effects[-1].tolist() if x == x]
+    assert list(map(float, lines[found.layers[-1]])) == pytest.approx(effects, abs=1e-4)
+
+
+def test_two_models_are_compared_in_the_terminal(trained):
+    head = "decoder.0.cross:1"
+    words = ("look", trained, SENTENCE, "--compare", trained, "--head", head, "--no-page")
+    answer = assert_done(regard(*words))
+    assert f"compared with {trained}" in answer
+    assert "the largest change of a probability is 0.0000" in answer
+    cells = [line[1:] for line in columns(answer.split(f"{head}, after - before")[1])][1:]
+    assert cells
+    assert {float(cell) for line in cells for cell in line} == {0.0}
+
+
+def test_the_nearest_states_of_a_corpus_are_those_of_python(trained, tmp_path):
+    (tmp_path / "some.txt").write_text("the black cat\nthe white cat\nthe cat sleeps\n")
+    answer = assert_done(regard("look", trained, "--corpus", "some.txt", "--neighbours", "encoder.0:2"))
+    found = corpus_statistics(trained, read_corpus(trained, "some.txt"))
+    lines = [line for line in columns(answer) if line[0] != "cosine"]
+    nearest = found.states["encoder.0"].nearest(2)
+    assert [int(line[1]) for line in lines] == [number for number, _ in nearest]
+    assert [float(line[0]) for line in lines] == pytest.approx([alike for _, alike in nearest], abs=1e-4)
+    refused = regard("look", trained, "--corpus", "some.txt", "--neighbours", "encoder")
+    assert_refused(refused, "--neighbours encoder: write LAYER:STATE, with one of encoder.0")
