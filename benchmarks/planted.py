@@ -1136,6 +1136,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("corpus", "errors with the least loss first", "key=lambda error: -error.loss", "key=lambda error: error.loss"),
         ("corpus", "tags of other words", "start in starts]", "start in [0, *starts]]"),
     ],
+    "cli/visualize.py": [
+        ("tables of look", "nodes off the best path have the star", '"*" if tree.on_best_path(node) else ""', '"" if tree.on_best_path(node) else "*"'),
+        ("tables of look", "what another model changed has the other sign", "(two - one).tolist()", "(one + two).tolist()"),
+        ("tables of look", "a token is forced one step later", "trace = trace.branch(int(step), token)", "trace = trace.branch(int(step) + 1, token)"),
+    ],
     "see/trace.py": [
         ("beam tree", "the best of each step for the one on the way", "best_ids[: len(node.ids)] == node.ids", "best_ids[: len(node.ids) - 1] == node.ids[:-1]"),
         ("beam tree", "beams that cannot win are not shown", "prune=False", "prune=True"),
@@ -1159,6 +1164,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "see/head_views.py": [
         ("row in full", "the rest are the keys that are shown", "rest = ~torch.isin(", "rest = torch.isin("),
         ("row in full", "norms of v without the weight", "(weights[j] * v[j]).norm()", "v[j].norm()"),
+        ("pair", "the products are another key's", "products = both.products(query, key)", "products = both.products(query, 0)"),
     ],
     "see/edits.py": [
         ("edits", "multiplies by the temperature", "scores / self.edits.temperature", "scores * self.edits.temperature"),

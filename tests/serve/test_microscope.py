@@ -392,6 +392,18 @@ def test_two_models_and_the_steps_of_training_are_compared_exactly(viewer, house
     )
 
 
+def test_an_earlier_checkpoint_reads_the_output_that_is_forced(viewer, house):
+    cell = {"site": "decoder.0.cross", "head": 1, "query": 2, "key": 1}
+    view = viewer.turn("comparison", model="kept", text=CAT, **cell, other={"checkpoint": STEPS[0]})
+    viewer.until(f"document.querySelector('regard-comparison').dataset.painted.includes('step {STEPS[0]}')")
+    view.get_by_label("force this output").check()
+    model, earlier = Translator.load(house.folder), Translator.load(house.folder)
+    load_weights(earlier.model, house.folder / "checkpoints" / f"{STEPS[0]:08d}" / "model.safetensors")
+    output = trace_model(model, CAT).output_text
+    forced = trace_model(earlier, CAT, target=output).site(cell["site"]).head(1).weights[2, 1]
+    becomes(viewer, "regard-comparison .linked .part:nth-child(4) data", float(forced))
+
+
 def test_positions_masks_and_the_lecture_are_the_librarys(viewer):
     view = viewer.turn("positions", positions={"kind": "rotary", "length": 20, "width": 8})
     viewer.until("document.querySelector('regard-positions').dataset.painted.includes('rotary')")

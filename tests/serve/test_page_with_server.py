@@ -10,7 +10,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from regard.decode import Sampling
-from regard.see import residual_stream, show, trace_model
+from regard.see import pair_terms, residual_stream, show, trace_model
+from regard.see.trace import select_initial
 from regard.serve.model_store import ModelStore
 from tests.narrowing import not_none
 from tests.see.untrained_models import CAT
@@ -102,6 +103,26 @@ def test_a_number_on_the_page_is_the_reference_s(address, open_page, models):
     for matrix in (seen.products, seen.adjusted, seen.weights):
         assert matrix is not None
         assert_holds(view, float(matrix[2, 3]))
+
+
+def test_another_text_opens_at_its_own_cell_and_a_pair_has_the_numbers_of_python(address, open_page, models):
+    page, other = open_page.page, "a mouse eats the big black cat"
+    page.goto(
+        address + state(model="translate", text=CAT, view="start", site="encoder.0", head="~1", query="~5", key="~5")
+    )
+    open_page.painted("start")
+    page.locator("#text").fill(other)
+    page.get_by_role("button", name="Run").click()
+    trace = trace_model(models["translate"], other)
+    first = not_none(select_initial(trace))
+    site, shown = trace.site(first.site), f"{first.site}, head {first.head}. Click another cell."
+    page.get_by_text(shown).wait_for()
+    view = page.locator("regard-start")
+    assert_holds(view, 100 * float(site.weights(first.head)[first.query, first.key]))
+    open_tab(page, "pair")
+    view, pair = open_page.painted("pair"), pair_terms(site, first.head, first.query, first.key)
+    for number in (pair.dot, pair.adjusted, pair.weight):
+        assert_holds(view, number)
 
 
 def test_the_model_is_drawn_part_by_part_and_adds_up_to_the_logit(address, open_page, models):
