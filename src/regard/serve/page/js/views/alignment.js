@@ -72,7 +72,7 @@ class Alignment extends View {
     const [rows, columns] = [down.length, across.length];
     const matrix = { rows, columns, names: this.names, values: this.values, weights: this.values, shape: [rows, columns] };
     const marks = (...where) => this.links(...where);
-    this.#heat.draw({ ...picture(matrix, area(this.#heat.node, 110, 320)), marks, pen: "ink" });
+    this.#heat.draw({ ...picture(matrix, area(this.#heat.node, 130, 320)), marks, pen: "ink" });
     const gold = this.gold.size ? h.span({ class: "small muted" }, h.span({ class: "key-gold" }), "gold link") : null;
     const rate = this.aer === null ? null : h.span("alignment error (AER) ", figure(100 * this.aer, 3), " % against the gold alignment");
     replace(this.#key, legend("weights"), gold, rate);

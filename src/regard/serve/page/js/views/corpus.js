@@ -17,7 +17,7 @@ const COLUMNS = {
   distance: ["distance, tokens", "between a query and its keys"],
   sink: ["sink, %", "the weight of the first key", 100],
   confidence: ["largest, %", "the largest weight of a query", 100],
-  aer: ["alignment error, %", "alignment error rate (AER) against the known alignments, 0 if all links are found", 100],
+  aer: ["AER, %", "alignment error rate against the known alignments, 0 if all links are found", 100],
 };
 const LEAST = ["aer", "entropy"]; // the smallest first
 const MOST = 10000;
@@ -186,7 +186,7 @@ class Corpus extends View {
     const pair = (each) => [`${each.query} → ${each.key}`, figure(each.weight, 3), figure(each.even, 3)];
     return h.div(
       { class: "card" },
-      h.section(h.h3(`${one.site}, head ${one.head}`), one.aer === null ? null : h.p({ class: "small" }, "alignment error ", figure(100 * one.aer, 3), " %", one.shift ? ", read one token later" : "")),
+      h.section(h.h3(`${one.site}, head ${one.head}`), one.aer === null ? null : h.p({ class: "small" }, "alignment error (AER) ", figure(100 * one.aer, 3), " %", one.shift ? ", read one token later" : "")),
       h.section(h.h3(`Its ${one.spans.length} strongest weights, query → key`), h.ol({ class: "spans scroll", tabindex: "0", "aria-label": "Strongest weights" }, one.spans.map(span))),
       one.tag_pairs.length ? h.section(h.h3("Parts of speech it links"), table(["query → key", "weight", "if even"], one.tag_pairs.map(pair))) : null,
       h.section(h.h3("Tokens that get most"), table(["token", "share of all weight"], one.sinks.map(([name, share]) => [token(name), figure(share, 3)]))),

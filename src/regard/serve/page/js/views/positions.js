@@ -85,7 +85,7 @@ class Positions extends View {
     const values = pairs ? answer.data.subarray(head * rows * columns, (head + 1) * rows * columns) : answer.data;
     const { bytes, range } = coded(values, "signed");
     this.table = { values, rows, columns, pairs };
-    const area = { width: Math.max(240, this.#heat.node.clientWidth), height: 430 };
+    const area = { width: Math.max(240, this.#heat.node.clientWidth), height: 400 };
     const titles = pairs ? ["query", "key"] : ["position", "dimension"];
     this.#heat.draw({ rows, columns, titles, area, square: pairs, sheet: sheet(bytes, rows, columns, "signed", range) });
     replace(this.#legend, legend("signed", range, false, pairs ? "added to the score" : "value"));

@@ -40,7 +40,7 @@ class Start extends View {
     const found = await this.ask(headOf(trace, site, head));
     if (!found || this.now.trace !== trace || this.now.site !== site) return;
     this.found = found;
-    const all = area(this.#heat.node, 150, 280);
+    const all = area(this.#heat.node, 175, 280);
     this.beside = all.width > 620 ? BESIDE : 0;
     const names = { ...found.names, titles: [site.queries, site.keys].map(axisName) };
     const marks = (_, plot) => (this.plot = plot);
