@@ -11,6 +11,7 @@ from regard.decode import Sampling
 from regard.decode.alignment import HEADS_FILE, AlignmentHead, load_alignment_heads
 from regard.see import (
     Edits,
+    alignment_error_rates,
     compare,
     corpus_statistics,
     next_tokens,
@@ -214,14 +215,14 @@ def test_the_statistics_of_every_head_are_those_of_python(trained):
     lines = {row[0]: row[1:] for row in columns(answer)}
     assert lines["head"][:3] == ["entropy, nats", "distance, tokens", "sink"]
     site = trace.site("decoder.0.cross")
-    found, errors = site.statistics(), not_none(trace.alignment_error_rates("decoder.0.cross"))
+    found, errors = site.statistics(), not_none(alignment_error_rates(trace, "decoder.0.cross"))
     for head in range(site.heads):
         entropy, distance, sink, largest, aer, proof = map(float, lines[f"decoder.0.cross:{head}"])
         wanted = [float(each[head]) for each in (found.entropy, found.distance, found.sink, found.largest)]
         assert [entropy, distance, sink, largest] == pytest.approx(wanted, rel=1e-5)
         assert aer == pytest.approx(errors[head], abs=1e-4)
         assert proof == pytest.approx(site.check(head).error, rel=0.1)
-    assert trace.alignment_error_rates("encoder.0") is None
+    assert alignment_error_rates(trace, "encoder.0") is None
     assert len(lines["encoder.0:0"]) == len(lines["decoder.0.cross:0"]) - 1  # no alignment within one side
 
 

@@ -385,10 +385,12 @@ def text_table(rows: list[list[str]]) -> str:
 
 def statistics_table(trace: "Trace", _: TableRequest) -> str:
     """Every head over this text; the last column is the proof: |A·V - output|."""
+    from regard.see import alignment_error_rates
+
     rows = [["head", "entropy, nats", "distance, tokens", "sink", "largest", "AER", "|A·V - output|"]]
     for name in trace.attention_names:
         site = trace.site(name)
-        found, errors = site.statistics(), trace.alignment_error_rates(name)
+        found, errors = site.statistics(), alignment_error_rates(trace, name)
         for head in range(site.heads):
             numbers = (found.entropy, found.distance, found.sink, found.largest)
             aer = "" if errors is None else f"{errors[head]:.4f}"

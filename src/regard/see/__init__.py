@@ -15,7 +15,7 @@ from regard.see.corpus import (
 )
 from regard.see.corpus_tally import corpus_statistics
 from regard.see.edits import Edits, GateOff, HeadOff, Mask, Swap, Temperature, Weight
-from regard.see.head_views import KeyTerms, PairTerms, RowTerms, pair_terms, row_terms
+from regard.see.head_views import KeyTerms, PairTerms, RowTerms, alignment_error_rates, pair_terms, row_terms
 from regard.see.methods import (
     HeadEffects,
     LogitContributions,
@@ -125,6 +125,7 @@ __all__ = [
     "Watched",
     "Weight",
     "ablate_heads",
+    "alignment_error_rates",
     "ascii",
     "attention_flow",
     "attention_rollout",

@@ -19,10 +19,12 @@ from regard.attention.normaliser import Softmax
 from regard.attention.position import QueryKeyPosition
 from regard.attention.scaled_score import GivenScale, SoftCap, is_scaled_product
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, InnerProduct, ScaledDot, Score
+from regard.decode.alignment import aer, argmax_links
 from regard.models.rnn_seq2seq import PrecomputedAdditive
 from regard.see.edits import refuse_index
 from regard.see.plots.recipe_views import one_line_repr
 from regard.see.sites import AttentionSite
+from regard.see.trace import Trace
 
 STAGES = ("products", "scores", "adjusted", "visible", "masked", "weights")
 CHUNK_CELLS = 2**22  # cells computed together
@@ -295,3 +297,20 @@ def product_terms(score: Score, q: Float[Tensor, "i d"], k: Float[Tensor, "j c"]
             )
             return ProductTerms(*folded, note=note)
     raise ValueError(f"{one_line_repr(score)} has no elementwise products to show")
+
+
+def alignment_error_rates(trace: Trace, name: str) -> list[float] | None:
+    """The alignment error rate of every head; None where no alignment is known, or the attention is not between the
+    words of both sides.
+
+    Examples:
+        >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
+        >>> alignment_error_rates(trace, "encoder.0") is None
+        True
+    """
+    site_name = trace.site(name).site_name
+    if not trace.gold_alignment or (site_name.queries, site_name.keys) != ("written", "source"):
+        return None
+    ends = len(trace.axes["written"].word_groups) - len(trace.axes["written"].words)
+    heads = (trace.word_weights(name, head) for head in range(trace.site(name).heads))
+    return [aer(trace.gold_alignment, frozenset(), argmax_links(words[: len(words) - ends])) for words in heads]

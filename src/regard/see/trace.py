@@ -26,7 +26,7 @@ from regard.attention import SiteName
 from regard.attention.core import UNDECLARED_AXES
 from regard.attention.learned_parts import field_values
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.decode.alignment import Links, aer, argmax_links
+from regard.decode.alignment import Links
 from regard.decode.beam import Beam, BeamSearch
 from regard.decode.beam_decoder import ModelBeams
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis, LengthLimit, translate
@@ -145,22 +145,6 @@ class Trace:
     def word_weights(self, name: str, head: int) -> Float[Tensor, "words other_words"]:
         """The weights of one head between words."""
         return merge_subwords(self.site(name).head(head).weights, *self.axes_of(name))
-
-    def alignment_error_rates(self, name: str) -> list[float] | None:
-        """The alignment error rate of every head; None where no alignment is known, or the attention is not between
-        the words of both sides.
-
-        Examples:
-            >>> trace = regard.load("run").trace("the cat sleeps", target="le chat dort")
-            >>> trace.alignment_error_rates("encoder.0") is None
-            True
-        """
-        site_name = self.site(name).site_name
-        if not self.gold_alignment or (site_name.queries, site_name.keys) != ("written", "source"):
-            return None
-        ends = len(self.axes["written"].word_groups) - len(self.axes["written"].words)
-        heads = (self.word_weights(name, head) for head in range(self.site(name).heads))
-        return [aer(self.gold_alignment, frozenset(), argmax_links(words[: len(words) - ends])) for words in heads]
 
     def axes_of(self, name: str) -> tuple[TokenAxis, TokenAxis]:
         """The queries and the keys of an attention; positions without labels are counted."""

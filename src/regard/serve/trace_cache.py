@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.see.corpus import CorpusSentence, CorpusStatistics
 from regard.see.corpus_tally import corpus_statistics
-from regard.see.head_views import stage_row_chunks, stage_rows
+from regard.see.head_views import alignment_error_rates, stage_row_chunks, stage_rows
 from regard.see.sites import AttentionSite, GateSite, HeadStatistics
 from regard.see.trace import Trace
 from regard.serve.encoding import Floats, RequestError, bin_starts, max_pool
@@ -133,7 +133,7 @@ class CachedTrace:
             seen, _ = self.overview(name)
             parts = {"entropy": seen.entropy, "distance": seen.distance, "sink": seen.sink, "largest": seen.largest}
             found[name] = {part: numbers.tolist() for part, numbers in parts.items()} | {
-                "aer": self.trace.alignment_error_rates(name)
+                "aer": alignment_error_rates(self.trace, name)
             }
         return found
 
