@@ -1010,6 +1010,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "serve/standard_routes.py": [
         ("completions", "with the stop text", "held[: min(ends)]", "held"),
         ("completions", "half a stop text is sent", "keep = longest_beginning(held, stops)", "keep = 0"),
+        ("translation", "a thread waits for the sentences of each document", "answers = await translate(asked)", "answers = await asyncio.to_thread(lambda words: asyncio.run_coroutine_threadsafe(translate(words), loop).result(), asked)"),
         ("translation", "of each text the first line alone", "lines = [text.splitlines() or [\"\"] for text in texts]", "lines = [text.splitlines()[:1] or [\"\"] for text in texts]"),
     ],
     "decode/quantize.py": [

@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from threading import Event, Thread
+from time import monotonic, sleep
 from typing import Any
 from urllib.request import Request as URLRequest
 from urllib.request import urlopen
@@ -99,6 +101,31 @@ def test_documents_are_translated_with_their_lines_and_tags(client, models):
     assert re.findall(r"<[^>]*>|&amp;|17", answer[0]) == ["<p class='x'>", "<b>", "</b>", "<br>", "&amp;", "17", "</p>"]
     long = client.post("/translate", json={"q": "cat " * 1001, "source": "en", "target": "fr"})
     assert long.status_code == 200
+
+
+def test_documents_of_all_clients_wait_in_one_queue_however_few_threads_there_are(models, monkeypatch):
+    api, texts = Api(ModelStore.from_models({"t": models["translate"]})), [f"{CAT} {'the cat ' * n}" for n in range(24)]
+    start = api.scheduler.start
+    # the scheduler starts once all of them wait: a request that holds a thread meanwhile keeps the others out
+    monkeypatch.setattr(api.scheduler, "start", lambda: None)
+
+    def one_thread() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+
+    def ask(text: str) -> str:
+        answer = client.post("/translate", json={"q": text, "source": "en", "target": "fr"})
+        return answer.json()["translatedText"]
+
+    with client_of_api(api) as client, ThreadPoolExecutor(len(texts)) as pool:
+        assert client.portal is not None
+        client.portal.call(one_thread)
+        answers = [pool.submit(ask, text) for text in texts]
+        patience = monotonic() + 20
+        while (waiting := len(api.scheduler.waiting)) < len(texts) and monotonic() < patience:
+            sleep(0.01)
+        start()
+        assert [one.result() for one in answers] == [models["translate"].translate_document(text) for text in texts]
+    assert waiting == len(texts)
 
 
 def test_a_form_is_read_as_libretranslates_clients_send_it(client):
@@ -422,8 +449,6 @@ class SlowBatch(RunningBatch):
 
 
 def job_of(batch: Any, given: Any = None, *, key: Any = "k", tokens: int = 1, seconds: float = 60.0) -> Job:
-    from time import monotonic
-
     return Job(key, batch, given, tokens=tokens, deadline=monotonic() + seconds)
 
 

@@ -95,7 +95,7 @@ def translate_windows(text: str, by: SentenceTranslator, format: str) -> Iterato
     """The same, so many parts at a time."""
     known = find_format(format)
     for parts in chunks(sentence_parts(text, known, by.source), WINDOW, len_of_part):
-        yield "".join(run_work(SentenceWork(by, known.escape).translate_parts(parts), by.translate))
+        yield "".join(run_work(ask_once(SentenceWork(by, known.escape).translate_parts(parts)), by.translate))
 
 
 def translate_documents(texts: Sequence[str], by: SentenceTranslator, format: str = "text") -> list[str]:
@@ -106,10 +106,15 @@ def translate_documents(texts: Sequence[str], by: SentenceTranslator, format: st
         >>> translate_documents(["one", "<b>two</b>"], loud, "html")
         ['one!', '<b>two!</b>']
     """
+    return run_work(documents_work(texts, by, format), by.translate)
+
+
+def documents_work(texts: Sequence[str], by: SentenceTranslator, format: str) -> Work[list[str]]:
+    """The same for who translates what it asks for in a way of their own."""
     known = find_format(format)
     documents = [list(sentence_parts(text, known, by.source)) for text in texts]
     work = SentenceWork(by, known.escape).translate_parts([part for parts in documents for part in parts])
-    found = iter(run_work(work, by.translate))
+    found = iter((yield from ask_once(work)))
     return ["".join(islice(found, len(parts))) for parts in documents]
 
 
@@ -132,16 +137,30 @@ def len_of_part(part: str | Prose) -> int:
 # --- sentences that wait for each other's batch ---
 
 
-def run_work(work: Work[T], translate: Callable[[Sequence[str]], Sequence[str]]) -> T:
-    """The result; a text that is asked for twice is translated once."""
+def ask_once(work: Work[T]) -> Work[T]:
+    """The same work; a text that it asks for twice is asked for once."""
+    texts, found = advance_work(work, None)
+    while texts is not None:
+        once = list(dict.fromkeys(texts))
+        answers = dict(zip(once, (yield once), strict=True))
+        texts, found = advance_work(work, [answers[text] for text in texts])
+    return found  # type: ignore[return-value]  (there is one where nothing is asked for)
+
+
+def advance_work(work: Work[T], answers: Sequence[str] | None) -> tuple[list[str] | None, T | None]:
+    """What it asks for next, given the translations of what it asked for, None at first; or None and its result."""
     try:
-        texts = next(work)
-        while True:
-            once = list(dict.fromkeys(texts))
-            found = dict(zip(once, translate(once), strict=True))
-            texts = work.send([found[text] for text in texts])
+        return work.send(answers), None  # type: ignore[arg-type]
     except StopIteration as end:
-        return end.value
+        return None, end.value
+
+
+def run_work(work: Work[T], translate: Callable[[Sequence[str]], Sequence[str]]) -> T:
+    """The result."""
+    texts, found = advance_work(work, None)
+    while texts is not None:
+        texts, found = advance_work(work, translate(texts))
+    return found  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Standard routes: translation as LibreTranslate has it, completions as OpenAI has them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import SystemRandom
 from time import monotonic, time
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from regard.data.files import chunks
 from regard.decode.beam import Beam
-from regard.decode.document_translation import sentence_translator, translate_documents
+from regard.decode.document_translation import advance_work, documents_work, sentence_translator
 from regard.decode.stepwise import Greedy, Sampling
 from regard.decode.text_generation import GeneratedToken, TextRequest
 from regard.decode.translation import Translation
@@ -27,7 +27,7 @@ from regard.tasks.tokenizers import token_label
 LANGUAGES = {"en": "English", "fr": "French", "de": "German", "es": "Spanish", "it": "Italian", "nl": "Dutch"}
 LANGUAGES |= {"pt": "Portuguese", "ru": "Russian", "zh": "Chinese", "ja": "Japanese", "cs": "Czech", "pl": "Polish"}
 MAX_STOPS = 4
-T = TypeVar("T")
+BRIEF = 2_000  # characters of plain text that are taken apart on the event loop: in less time than a thread needs
 
 # --- translation, as LibreTranslate has it ---
 
@@ -107,32 +107,37 @@ def add_translation(app: FastAPI, api: Api) -> None:
 async def translate_whole(
     api: Api, request: Request, served: ServedModel, texts: Sequence[str], beam: Beam, body: TranslateBody
 ) -> list[str]:
-    """Documents, in a thread that waits while the scheduler translates its sentences."""
+    """Documents, whose sentences the scheduler translates: no thread waits for them, so all clients share batches."""
     loop, deadline = asyncio.get_running_loop(), monotonic() + api.limits.timeout
     translator = served.task_model
     to = body.target if translator.target_languages else None
     by = sentence_translator(translator, beam, to=to)
 
-    def wait_for(work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
-
-    def translate(sentences: Sequence[str]) -> list[str]:
+    async def translate(sentences: Sequence[str]) -> list[str]:
         found: list[str] = []
         for some in chunks(sentences, api.limits.max_texts):
             if monotonic() > deadline:
                 raise RequestError(PAST_DEADLINE, 408)
             tagged = [translator.tag_source(text, to) for text in some]
-            found += [these[0].text for these in wait_for(api.translate(request, served, tagged, beam))]
+            found += [these[0].text for these in await api.translate(request, served, tagged, beam)]
         return found
 
     align_words = by.align
 
-    def align(source: str, found: str) -> Any:
+    def align(source: str, found: str) -> Any:  # in a thread, as the work of what has markup is
         assert align_words is not None
-        return wait_for(api.call(request, served.name, partial(align_words, source, found), len(source)))
+        work = api.call(request, served.name, partial(align_words, source, found), len(source))
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
 
-    by = replace(by, translate=translate, align=by.align and align)
-    return await asyncio.to_thread(translate_documents, texts, by, body.format)
+    work = documents_work(texts, replace(by, align=by.align and align), body.format)
+    brief = body.format == "text" and sum(map(len, texts)) <= BRIEF
+    answers = None
+    while True:
+        step = partial(advance_work, work, answers)
+        asked, found = step() if brief else await asyncio.to_thread(step)
+        if asked is None:
+            return found or []
+        answers = await translate(asked)
 
 
 def target_languages(served: ServedModel) -> list[str]:
