@@ -29,6 +29,7 @@ from regard.models.transformer_layers import DecoderLayer, KeysValues
 
 Slots = tuple[Float[Tensor, "b g c d"], Float[Tensor, "b g c d"]]  # the keys, and the values
 FEW_BEAMS = 16  # whose matrix products take as long as one beam's
+ROWS = 8  # oneDNN compiles a kernel for every number of rows it meets, and forgets the oldest of a thousand
 MAX_CELLS = 16384  # beams × slots, at most, for the Triton kernel, which holds them in registers
 
 
@@ -167,10 +168,15 @@ class TransformerBeams:
         return self.cache.at.device
 
     def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
-        """None if nearly all beams go on, or if there are too few for it to matter."""
-        if goes.numel() < FEW_BEAMS or int(goes.sum()) * 20 > goes.numel() * 19:
+        """None if nearly all beams go on, or if there are too few for it to matter. Of many beams some that do not go on
+        are added, up to a multiple of `ROWS`."""
+        if goes.numel() < FEW_BEAMS:
             return None
-        return goes.flatten().nonzero()[:, 0]
+        count = int(goes.sum())
+        count += -count % ROWS if goes.numel() >= 8 * ROWS else 0
+        if count * 20 > goes.numel() * 19:
+            return None
+        return goes.flatten().byte().sort(descending=True, stable=True).indices[:count]
 
     def step(
         self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
