@@ -230,7 +230,7 @@ def test_a_subtitle_goes_on_over_cues():
 def test_scripts_that_a_model_was_not_trained_on_are_copied():
     subwords = SubwordTokenizer.bpe(["the cat sleeps", "été à la mer"] * 9, size=300)
     assert [word_reader(subwords)(word) for word in ("cat", "zebra", "Ünsal", "мир", "猫")] == [True] * 3 + [False] * 2
-    assert known_scripts([b"the"] * 60 + ["д".encode()]) == {"LATIN"}
+    assert known_scripts((*[b"the"] * 60, "д".encode())) == {"LATIN"}
     words = WordTokenizer.train(["the cat"])
     assert [word_reader(words)(word) for word in ("cat", "zebra")] == [True, False]
     assert word_reader(ByteTokenizer())("мир")

@@ -10,6 +10,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -627,13 +628,14 @@ def word_reader(tokenizer: Tokenizer) -> Callable[[str], bool]:
     return lambda word: word.isascii() or all(script_of(letter) in scripts for letter in word if letter.isalpha())
 
 
-def known_scripts(pieces: Iterable[bytes]) -> frozenset[str]:
+@lru_cache(maxsize=16)  # a server asks for every request, and names of letters take long: one vocabulary of each model
+def known_scripts(pieces: tuple[bytes, ...]) -> frozenset[str]:
     """Latin, and the scripts of more than a few of the pieces; none if these are single bytes.
 
     Examples:
-        >>> sorted(known_scripts([b"e", b"the", "д".encode(), "да".encode(), b"cat"]))
+        >>> sorted(known_scripts((b"e", b"the", "д".encode(), "да".encode(), b"cat")))
         ['CYRILLIC', 'LATIN']
-        >>> known_scripts([b"a", b"b"])
+        >>> known_scripts((b"a", b"b"))
         frozenset()
     """
     texts = [piece.decode("utf-8", errors="ignore") for piece in pieces if len(piece) > 1]

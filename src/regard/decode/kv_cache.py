@@ -168,7 +168,7 @@ class TransformerBeams:
         return self.cache.at.device
 
     def live(self, goes: Bool[Tensor, "b k"]) -> Int[Tensor, " n"] | None:
-        """None if nearly all beams go on, or if there are too few for it to matter. Of many beams some that do not go on
+        """None if nearly all beams go on, or if there are too few for it to matter. Of many some that do not go on
         are added, up to a multiple of `ROWS`."""
         if goes.numel() < FEW_BEAMS:
             return None
