@@ -364,10 +364,13 @@ def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str
     begin = server.cpu_seconds()
     alone, one = asyncio.run(closed_loop(server.port, known, 1, ALONE_SECONDS))
     middle = server.cpu_seconds()
+    own = time.process_time()
     many, rate = asyncio.run(closed_loop(server.port, known, CLIENTS, LOAD_SECONDS))
+    own = time.process_time() - own
     return {
         "alone_cpu_ms": 1e3 * (middle - begin) / len(alone.seconds),
         "cpu_ms": 1e3 * (server.cpu_seconds() - middle) / len(many.seconds),
+        "client_cpu_ms": 1e3 * own / len(many.seconds),  # of this process, on the same cores
         "alone_per_second": one,
         "alone_median_ms": 1e3 * statistics.median(alone.seconds),
         "clients": CLIENTS,
