@@ -98,12 +98,27 @@ def test_a_model_of_other_vocabularies_refuses_the_corpora(settings, mixture, tm
         translator.job(mixture, settings.data.read("valid").examples)
 
 
-def test_packed_rows_hold_the_same_pairs(settings, mixture):
+@pytest.mark.parametrize("weights", [None, (1.0, 1.0)])
+def test_packed_rows_hold_the_pairs_of_an_epoch(settings, mixture, weights):
+    """Each once, or as often as the weights of the corpora say: of 400 and 100 pairs the second four times."""
     fitted = replace(settings, train=replace(TRAIN, packed=True, max_length=60))
-    translator = Translator.from_examples(mixture, fitted)
-    job = seq2seq_job(translator, mixture, translator.examples(settings.data.read("valid").examples), "cpu")
+    translator, weighted = Translator.from_examples(mixture, fitted), replace(mixture, weights=weights)
+    job = seq2seq_job(translator, weighted, translator.examples(settings.data.read("valid").examples), "cpu")
     tokens = sum(count for index in range(job.data.steps(0)) for _, count in job.data.at(0, index))
-    assert tokens == sum(len(target) + 1 for _, target in mixture)
+    first, second = (sum(len(target) + 1 for _, target in corpus) for corpus in mixture.corpora)
+    times = len(mixture.corpora[0]) / len(mixture.corpora[1]) if weights else 1
+    assert tokens == pytest.approx(first + times * second, rel=0 if times == 1 else 0.01)
+
+
+def test_a_killed_packed_run_ends_with_the_same_weights(settings, mixture, tmp_path):
+    packed = replace(settings, train=replace(TRAIN, packed=True, max_length=60))
+    held = settings.data.read("valid").examples
+
+    def fresh() -> Translator:
+        torch.manual_seed(0)
+        return Translator.from_examples(mixture, packed)
+
+    assert_resumes(fresh, mixture, held, tmp_path, cut=3)
 
 
 def test_a_model_of_several_target_languages_is_told_which(tmp_path, settings):

@@ -1,6 +1,7 @@
 """Packed batches: nothing is lost, nothing else is learnt, every batch has one size, and resuming is exact."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.testing import assert_close
 
 from regard.data import SentencePair, collate
 from regard.data.batching import NO_SEGMENT
+from regard.data.token_files import CorpusMixture
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.config import ModelConfig, build_model
 from regard.models.transformer import Transformer
@@ -20,9 +22,18 @@ from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, packing_objectio
 from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import ConstantSchedule, TrainConfig, train
 from regard.training.config import Loss, TrainSettings
-from regard.training.corpus import PackedCorpus, PackedPairs, epoch_rows, pack_first_fit
+from regard.training.corpus import (
+    PackedCorpus,
+    PackedMixture,
+    PackedPairs,
+    RowPlan,
+    epoch_rows,
+    fit_windows,
+    pack_first_fit,
+)
 from regard.training.run import TrainingRun, flops
 from regard.world import World, translation_pairs
+from tests.data.prepared import write_examples
 from tests.narrowing import assert_is_instance
 
 MODEL = ModelConfig(kind="transformer", layers=2, model=12, heads=3, hidden=14, dropout=0.0, tie="target")
@@ -99,6 +110,129 @@ def test_first_fit_on_paper():
     row, order = pack_first_fit(sizes, 10, seed=0)
     assert order.tolist() == [1, 2, 3, 0]
     assert row.tolist() == [1, 0, 1, 0]
+
+
+def first_fit(sizes: np.ndarray, length: int) -> list[int]:
+    """By the plain definition: the first row that has room on both sides."""
+    free: list[list[int]] = []
+    found = []
+    for source, target in sizes.tolist():
+        fitting = [n for n, (one, other) in enumerate(free) if one >= source and other >= target]
+        found.append(fitting[0] if fitting else len(free))
+        if not fitting:
+            free.append([length, length])
+        free[found[-1]] = [free[found[-1]][0] - source, free[found[-1]][1] - target]
+    return found
+
+
+def random_lengths(count: int, longest: int = 40) -> np.ndarray:
+    return np.clip(np.random.default_rng(count).gamma(2.0, 6.0, (count, 2)).astype(np.int64), 1, longest)
+
+
+def test_windows_that_are_packed_together_are_packed_as_each_alone():
+    windows = np.stack([random_lengths(90 + n)[:90] for n in range(7)])
+    windows[3, 80:] = 0  # a window of fewer pairs
+    laid, rows = fit_windows(windows, 64)
+    for window, row, count in zip(windows, laid, rows, strict=True):
+        real = window[window.sum(1) > 0]
+        assert row[: len(real)].tolist() == first_fit(real, 64)
+        assert count == max(first_fit(real, 64)) + 1
+
+
+# --- pairs of prepared corpora ---
+
+
+def prepared_mixture(folder: Path, *counts: int, weights: tuple[float, ...] | None = None) -> CorpusMixture:
+    """Corpora of so many pairs, each with ids of its own, so that a pair is known by them."""
+    corpora, number = [], 4
+    for at, count in enumerate(counts):
+        examples = []
+        for source, target in random_lengths(count).tolist():
+            examples.append(([number, *[4] * (source - 1)], [number] * target))
+            number += 1
+        half = count // 2
+        corpora.append(write_examples(folder / str(at), [examples[:half], examples[half:]]))
+    return CorpusMixture(tuple(corpora), weights)
+
+
+def packed_mixture(mixture: CorpusMixture, **train: Any) -> PackedMixture:
+    return PackedMixture.of(mixture, TrainSettings(**{"batch_size": 1000, "max_length": 39, "seed": 3} | train))
+
+
+def pairs_of(found: PackedMixture, epoch: int) -> list[int]:
+    """The first id of every pair, in the order of an epoch."""
+    return [
+        int(batch.source.tokens[n, t])
+        for number in range(found.num_batches(epoch))
+        for batch in [found.numbered(epoch, number)]
+        for n, t in ((batch.source.segment_ids > 0) & (batch.source.position_ids == 0)).nonzero().tolist()
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 7, 1024, 1025, 5000])
+def test_every_prepared_pair_comes_once_an_epoch(count, tmp_path):
+    mixture = prepared_mixture(tmp_path, count, 3 + count // 2)
+    found = packed_mixture(mixture)
+    fitting = sorted(source[0] for source, target in mixture if max(len(source), len(target)) <= 39)
+    one, two = pairs_of(found, 0), pairs_of(found, 1)
+    assert sorted(one) == sorted(two) == fitting
+    assert found.left_out == len(mixture) - len(fitting)
+    assert one == pairs_of(packed_mixture(mixture), 0)
+    if count > 7:
+        assert one != two
+        assert one != pairs_of(packed_mixture(mixture, seed=4), 0)
+
+
+def test_a_prepared_row_is_a_row_of_a_packed_corpus(tmp_path):
+    """A pair's ids, their segments and positions, and what is to be predicted; rows nearly full, batches about even."""
+    mixture = prepared_mixture(tmp_path, 3000)
+    found = packed_mixture(mixture)
+    known = {source[0]: (source, target) for source, target in mixture}
+    batches = [found.numbered(2, number) for number in range(found.num_batches(2))]
+    sizes = {len(batch.labels) for batch in batches}
+    assert max(sizes) <= found.rows_per_batch == 1000 // 64
+    assert max(sizes) - min(sizes) <= 1
+    for batch in batches[:20]:
+        for n in range(len(batch.labels)):
+            for segment in range(1, int(batch.source.segment_ids[n].max()) + 1):
+                ours, theirs = batch.source.segment_ids[n] == segment, batch.target.segment_ids[n] == segment
+                source, target = known[int(batch.source.tokens[n, ours][0])]
+                assert batch.source.tokens[n, ours].tolist() == [*source, EOS]
+                assert batch.target.tokens[n, theirs].tolist() == [BOS, *target]
+                assert batch.labels[n, theirs].tolist() == [*target, EOS]
+                assert batch.target.position_ids[n, theirs].tolist() == list(range(len(target) + 1))
+    tokens = sum(int((batch.source.tokens != PAD).sum()) for batch in batches)
+    assert tokens / sum(batch.source.tokens.numel() for batch in batches) > 0.85
+
+
+def test_windows_of_a_series_have_one_plan(tmp_path):
+    plan = packed_mixture(prepared_mixture(tmp_path, 9000)).plan
+    series = np.searchsorted(plan.first_windows, np.arange(plan.windows), "right") - 1
+    assert len(plan.first_windows) <= plan.windows == 9
+    for window in range(plan.windows):
+        sizes = plan.place_sizes(plan.window_places(window))
+        assert plan.laid[series[window], : len(sizes)].tolist() == first_fit(sizes, plan.length)
+    places = np.sort(np.concatenate([plan.window_places(window) for window in range(plan.windows)]))
+    assert np.array_equal(places, np.arange(plan.places))
+
+
+def test_a_few_plans_describe_many_windows():
+    """A million pairs of four lengths: at most four changes, and one where windows have a pair less."""
+    plan = RowPlan.of(np.array([(3, 4), (9, 8), (20, 30), (31, 31)]), np.array([400_000, 300_001, 200_002, 99_997]), 64)
+    assert plan.windows == 977
+    assert len(plan.first_windows) <= 6
+    tokens = 400_000 * 4 + 300_001 * 9 + 200_002 * 30 + 99_997 * 31
+    assert tokens / 64 <= plan.rows <= 1.12 * tokens / 64
+
+
+def test_prepared_pairs_come_as_often_as_their_weights_say(tmp_path):
+    """Twice as many pairs of the second corpus, of all lengths, though most lengths have but a pair or two."""
+    mixture = prepared_mixture(tmp_path, 900, 700, weights=(1.0, 2.0))
+    found = packed_mixture(mixture, max_length=40)
+    seen = [np.array(pairs_of(found, epoch)) < 904 for epoch in (0, 1)]
+    for first in seen:
+        assert int(first.sum()) == 900
+        assert abs(int((~first).sum()) - 1800) <= 1
 
 
 def test_filled_batches_all_have_one_size(monkeypatch):

@@ -288,9 +288,17 @@ class TokenBatchSampler:
         return BatchCuts.of(widths, counts, tokens=self.tokens, sentences=self.sentences)
 
 
-def length_skew(source: Any, target: Any) -> Any:
-    """How much longer the source is, in bins: pairs of one bin and one width share a batch."""
-    return (source - target) // LENGTH_SKEW_BIN
+def length_skew(source: Any, target: Any, skews: int = LENGTH_SKEW_BIN) -> Any:
+    """How much longer the source is, in bins of so many: pairs of one bin and one width share a batch."""
+    return (source - target) // skews
+
+
+def exact_lengths(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The two lengths of each key of a width and a skew, where a bin has one skew: the inverse of `padded_width`."""
+    width, skew = np.divmod(keys, SKEWS)
+    skew -= SKEWS // 2
+    source = np.where(skew > 0, width - 1, width - 2 + skew)
+    return np.stack((source, source - skew), 1)
 
 
 @dataclass(frozen=True)
@@ -379,17 +387,60 @@ class MixtureSampler:
 
     @property
     def num_dropped(self) -> int:
-        return len(self.mixture) - int(self._runs.sizes.sum())
+        return self._order.num_dropped
 
     def batch_rows(self, epoch: int, index: int) -> list[int]:
         """The numbers of the pairs of a batch."""
         if epoch < 0 or not 0 <= index < len(self):
             raise ValueError(f"epoch={epoch} and index={index} count from 0; an epoch has {len(self)} batches")
         number = int(permute(combine_seeds(self.seed, epoch, 1), len(self), np.array([index]))[0])
-        places = np.arange(*self._cuts.bounds(number))
-        classes = np.searchsorted(self._first_places, places, "right") - 1
+        return self._order.rows(epoch, np.arange(*self._cuts.bounds(number)))
+
+    @cached_property
+    def _order(self) -> "MixtureOrder":
+        return MixtureOrder(self.mixture, LengthRuns.of(self.mixture, self.tokens, self.limit), self.seed)
+
+    @cached_property
+    def _cuts(self) -> BatchCuts:
+        return BatchCuts.of(self._order.keys // SKEWS, self._order.sizes, tokens=self.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureOrder:
+    """Which pair of a mixture stands at which place of an epoch; places count from short pairs to long ones.
+
+    Pairs of one key (a width and a bin of skews) are a class. The class of a place is the same in every epoch; which of
+    its pairs stands there is drawn, and computed when it is asked for.
+    """
+
+    mixture: CorpusMixture
+    runs: "LengthRuns"
+    seed: int = 0
+
+    @property
+    def num_dropped(self) -> int:
+        return len(self.mixture) - int(self.runs.sizes.sum())
+
+    @property
+    def keys(self) -> NDArray[np.int64]:
+        """That of each class, from narrow to wide."""
+        return self._classes[0]
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many places each class has."""
+        return self._drawn.sum(1)
+
+    @cached_property
+    def first_places(self) -> NDArray[np.int64]:
+        """Where each class begins."""
+        return np.cumsum(self.sizes) - self.sizes
+
+    def rows(self, epoch: int, places: NDArray[np.int64]) -> list[int]:
+        """The numbers of the pairs at these places."""
+        classes = np.searchsorted(self.first_places, places, "right") - 1
         seeds = random_keys_at(combine_seeds(self.seed, epoch, 0), classes.astype(np.uint64))
-        drawn = permute(seeds, self._drawn[classes].sum(1), places - self._first_places[classes])
+        drawn = permute(seeds, self.sizes[classes], places - self.first_places[classes])
         upto = np.cumsum(self._drawn[classes], axis=1)
         corpora = (drawn[:, None] >= upto).sum(1)
         cells = classes, corpora
@@ -399,35 +450,27 @@ class MixtureSampler:
         # the order in which a pass over them takes them, so that of a part of a pass all are as likely
         seeds = random_keys_at(combine_seeds(self.seed, 2), self._first_members[cells].astype(np.uint64))
         numbers = permute(keyed_hash(seeds, 0, passes.astype(np.uint64)), self._counts[cells], numbers)
-        return self._runs.rows(self._first_members[cells] + numbers)
-
-    @cached_property
-    def _runs(self) -> "LengthRuns":
-        return LengthRuns.of(self.mixture, self.tokens, self.limit)
+        return self.runs.rows(self._first_members[cells] + numbers)
 
     @cached_property
     def _classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The key of each class, from narrow to wide, and that of each run."""
-        return np.unique(self._runs.keys, return_inverse=True)
+        return np.unique(self.runs.keys, return_inverse=True)
 
     @cached_property
     def _counts(self) -> NDArray[np.int64]:
         """Pairs of each class and corpus."""
         keys, of_run = self._classes
         counts = np.zeros((len(keys), len(self.mixture.corpora)), np.int64)
-        np.add.at(counts, (of_run, self._runs.corpora), self._runs.sizes)
+        np.add.at(counts, (of_run, self.runs.corpora), self.runs.sizes)
         return counts
 
     @cached_property
     def _drawn(self) -> NDArray[np.int64]:
         """How many of them an epoch sees."""
-        return np.rint(self._counts * self.mixture.repeats(self._counts.sum(0).tolist())).astype(np.int64)
-
-    @cached_property
-    def _first_places(self) -> NDArray[np.int64]:
-        """Where each class begins in an epoch whose pairs stand from short to long."""
-        sizes = self._drawn.sum(1)
-        return np.cumsum(sizes) - sizes
+        # rounded as sums: of many small classes, each by itself, all would be rounded the same way
+        wanted = self._counts * self.mixture.repeats(self._counts.sum(0).tolist())
+        return np.diff(np.rint(np.cumsum(wanted, axis=0)).astype(np.int64), axis=0, prepend=0)
 
     @cached_property
     def _first_members(self) -> NDArray[np.int64]:
@@ -435,15 +478,10 @@ class MixtureSampler:
         flat = self._counts.ravel()
         return (np.cumsum(flat) - flat).reshape(self._counts.shape)
 
-    @cached_property
-    def _cuts(self) -> BatchCuts:
-        keys, _ = self._classes
-        return BatchCuts.of(keys // SKEWS, self._drawn.sum(1), tokens=self.tokens)
-
 
 @dataclass(frozen=True, eq=False)
 class LengthRuns:
-    """Runs of pairs of one width and skew in the shards of a mixture, in the order (key, corpus, shard)."""
+    """Runs of pairs of one width and bin of skews in the shards of a mixture, in the order (key, corpus, shard)."""
 
     keys: NDArray[np.int64]
     corpora: NDArray[np.int64]
@@ -451,15 +489,15 @@ class LengthRuns:
     sizes: NDArray[np.int64]
 
     @staticmethod
-    def of(mixture: CorpusMixture, tokens: int, limit: int | None) -> "LengthRuns":
-        """Those that the limit and the budget allow."""
+    def of(mixture: CorpusMixture, tokens: int, limit: int | None, skews: int = LENGTH_SKEW_BIN) -> "LengthRuns":
+        """Those that the limit and the budget allow; so many skews are a bin, and with one the lengths are exact."""
         parts: list[tuple[NDArray[np.int64], ...]] = []
         for number, corpus in enumerate(mixture.corpora):
             for shard, first in zip(corpus.shards, corpus.first_rows[:-1], strict=True):
                 source, target, starts, sizes = shard.length_runs()
                 fits = ~exceeds_limit(source, target, tokens, limit)
                 source, target, starts, sizes = (part[fits] for part in (source, target, starts, sizes))
-                keys = padded_width(source, target) * SKEWS + length_skew(source, target) + SKEWS // 2
+                keys = padded_width(source, target) * SKEWS + length_skew(source, target, skews) + SKEWS // 2
                 # runs of one bin lie side by side: a limit cuts off the end of a bin at most
                 heads = np.flatnonzero(np.diff(keys, prepend=-1))
                 rows = int(mixture.first_rows[number]) + int(first) + starts[heads]

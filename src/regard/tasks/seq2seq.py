@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention import LatentKV, MultiHeadAttention
 from regard.data.batching import Batch, Example, collate, pair_lengths
+from regard.data.token_files import CorpusMixture
 from regard.data.tokenizers.base import PAD, TokenizedText, Tokenizer
 from regard.decode.search import LengthLimit
 from regard.models.seq2seq import PackableModel, Seq2Seq, decoder_inputs, encode_sources
@@ -20,7 +21,7 @@ from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, GenerationInput, InputSpec, Predictions, Task, TaskInput, TokenAxis
 from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
-from regard.training.corpus import Corpus, PackedCorpus, PackedPairs, drop_long, iterate_batches
+from regard.training.corpus import Corpus, PackedCorpus, PackedMixture, PackedPairs, drop_long, iterate_batches
 from regard.training.run import flops
 
 MEASURED_EXAMPLES = 100_000  # whose lengths say what a token takes
@@ -109,11 +110,12 @@ def seq2seq_job(
     train = task_model.settings.train
     if train.packed and (why := packing_objections(task_model.model)):
         raise ValueError(f"train.packed = true cannot be had: {'; '.join(why)}; leave it out")
-    corpus = (
-        PackedCorpus.of(examples, train, device)
-        if train.packed
-        else Corpus.of(examples, pair_lengths, collate, train, device)
-    )
+    if not train.packed:
+        corpus = Corpus.of(examples, pair_lengths, collate, train, device)
+    elif isinstance(examples, CorpusMixture):
+        corpus = PackedMixture.of(examples, train, device)
+    else:
+        corpus = PackedCorpus.of(examples, train, device)
     held = drop_long(held_out, pair_lengths, train)
     if train.compile and isinstance(task_model.model, Transformer):
         for layer in (*task_model.model.encoder, *task_model.model.decoder):

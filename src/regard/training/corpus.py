@@ -1,9 +1,10 @@
 """Training corpora: the batches of every step by epoch and index, padded or packed."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -11,12 +12,22 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batching import NO_SEGMENT, Example, LongPolicy, MixtureSampler, PackedBatch, TokenBatchSampler
-from regard.data.token_files import CorpusMixture
+from regard.data.batching import (
+    NO_SEGMENT,
+    Example,
+    LengthRuns,
+    LongPolicy,
+    MixtureOrder,
+    MixtureSampler,
+    PackedBatch,
+    TokenBatchSampler,
+    exact_lengths,
+)
+from regard.data.token_files import MAX_SIDE, CorpusMixture
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.seq2seq import map_tensors
 from regard.training.config import TrainSettings
-from regard.world.splitmix import combine_seeds, random_keys
+from regard.world.splitmix import combine_seeds, permute, random_keys
 
 E = TypeVar("E")
 Lengths = Callable[[Sequence[E]], Sequence[tuple[int, int]]]
@@ -169,6 +180,7 @@ def iterate_batches(
 Numbers = NDArray[np.int64]
 ROW_MULTIPLE = 64  # a row's length is a multiple of it, as the tiles of attention are
 PACKING_WINDOW = 1024  # pairs packed together, since a search through all rows takes long
+WINDOWS_AT_ONCE = 256  # windows packed side by side
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,9 +244,68 @@ class PackedRows:
         return [torch.from_numpy(np.pad(x[rows], ((0, more), (0, 0)), constant_values=fill)) for x, fill in parts]
 
 
+class PackedBatches(ABC):
+    """Abstract: packed training pairs; a step's batches by epoch and index."""
+
+    device: str
+    accumulate: int
+
+    @abstractmethod
+    def num_batches(self, epoch: int) -> int:
+        """How many an epoch has."""
+
+    @abstractmethod
+    def numbered(self, epoch: int, number: int) -> PackedPairs:
+        """A batch of an epoch."""
+
+    def steps(self, epoch: int) -> int:
+        return -(-self.num_batches(epoch) // self.accumulate)
+
+    def at(self, epoch: int, index: int) -> list[tuple[PackedPairs, int]]:
+        first = index * self.accumulate
+        numbers = range(first, min(first + self.accumulate, self.num_batches(epoch)))
+        made = [self.numbered(epoch, number) for number in numbers]
+        return [(batch.to(self.device), batch.tokens) for batch in made]
+
+
+def packed_batch(
+    source: PackedRows, target: PackedRows, labels: Numbers, rows: Numbers, *, size: int, device: str
+) -> PackedPairs:
+    """These rows; for a GPU, which captures batches of one shape, with empty ones up to so many."""
+    pinned = device != "cpu"
+    more = size - len(rows) if pinned else 0
+    wanted = torch.from_numpy(np.pad(labels[rows], ((0, more), (0, 0)), constant_values=PAD))
+    parts = [*source.select(rows, more), *target.select(rows, more), wanted]
+    a, b, c, d, e, f, g = (part.pin_memory() if pinned else part for part in parts)
+    return PackedPairs(PackedBatch(a, b, c), PackedBatch(d, e, f), g)
+
+
+def pack_pairs(
+    pairs: Sequence[Example], row: Numbers, order: Numbers, length: int
+) -> tuple[PackedRows, PackedRows, Numbers]:
+    """Sources, what the decoder reads (a beginning, and all but the end), and what it should predict."""
+    return (
+        PackedRows.of([[*source, EOS] for source, _ in pairs], row, order, length),
+        PackedRows.of([[BOS, *target] for _, target in pairs], row, order, length),
+        PackedRows.of([[*target, EOS] for _, target in pairs], row, order, length).tokens,
+    )
+
+
+def row_length(longest: int, train: TrainSettings) -> int:
+    """Of rows in which texts of so many tokens have room."""
+    length = -(-longest // ROW_MULTIPLE) * ROW_MULTIPLE
+    if train.batch_size < length:
+        raise ValueError(f"train.batch_size = {train.batch_size} is less than a row of {length} tokens; raise it")
+    return length
+
+
+def refuse_all_long(count: int, limit: int) -> NoReturn:
+    raise ValueError(f"all {count} examples are longer than train.max_length = {limit}; raise it")
+
+
 @dataclass(frozen=True, eq=False)
-class PackedCorpus:
-    """Training pairs; a step's batches by epoch and index."""
+class PackedCorpus(PackedBatches):
+    """Training pairs in memory, laid into rows once."""
 
     source: PackedRows = field(repr=False)
     target: PackedRows = field(repr=False)  # what the decoder reads: a beginning, and all but the end
@@ -250,18 +321,12 @@ class PackedCorpus:
         """Batches of at most `train.batch_size` tokens on each side; pairs over `train.max_length` are left out."""
         fitting = [(source, target) for source, target in examples if max(len(source), len(target)) <= train.max_length]
         if not fitting:
-            raise ValueError(
-                f"all {len(examples)} examples are longer than train.max_length = {train.max_length}; raise it"
-            )
+            refuse_all_long(len(examples), train.max_length)
         sizes = np.array([(len(source) + 1, len(target) + 1) for source, target in fitting])
-        length = -(-int(sizes.max()) // ROW_MULTIPLE) * ROW_MULTIPLE
-        if train.batch_size < length:
-            raise ValueError(f"train.batch_size = {train.batch_size} is less than a row of {length} tokens; raise it")
+        length = row_length(int(sizes.max()), train)
         row, order = pack_first_fit(sizes, length, train.seed)
         return PackedCorpus(
-            PackedRows.of([[*source, EOS] for source, _ in fitting], row, order, length),
-            PackedRows.of([[BOS, *target] for _, target in fitting], row, order, length),
-            PackedRows.of([[*target, EOS] for _, target in fitting], row, order, length).tokens,
+            *pack_pairs(fitting, row, order, length),
             train.batch_size // length,
             train.seed,
             train.gradient_accumulation,
@@ -279,36 +344,53 @@ class PackedCorpus:
         """The most that a row holds."""
         return int(self.source.segment_ids.max())
 
-    def steps(self, epoch: int) -> int:
-        return -(-len(epoch_rows(self, epoch)) // self.accumulate)
+    def num_batches(self, epoch):
+        return len(epoch_rows(self, epoch))
 
-    def at(self, epoch: int, index: int) -> list[tuple[PackedPairs, int]]:
-        rows = epoch_rows(self, epoch)[index * self.accumulate : (index + 1) * self.accumulate]
-        return [(self.batch(part).to(self.device), int(np.count_nonzero(self.labels[part] != PAD))) for part in rows]
+    def numbered(self, epoch, number):
+        return self.batch(epoch_rows(self, epoch)[number])
 
     def batch(self, rows: Numbers) -> PackedPairs:
-        pinned = self.device != "cpu"
-        more = self.rows_per_batch - len(rows) if pinned else 0
-        wanted = torch.from_numpy(np.pad(self.labels[rows], ((0, more), (0, 0)), constant_values=PAD))
-        parts = [*self.source.select(rows, more), *self.target.select(rows, more), wanted]
-        a, b, c, d, e, f, g = (part.pin_memory() if pinned else part for part in parts)
-        return PackedPairs(PackedBatch(a, b, c), PackedBatch(d, e, f), g)
+        return packed_batch(self.source, self.target, self.labels, rows, size=self.rows_per_batch, device=self.device)
 
 
 def pack_first_fit(sizes: Numbers, length: int, seed: int) -> tuple[Numbers, Numbers]:
     """The row of each pair, and the order in which they were laid there: first fit, the longest first."""
-    row, rows = np.zeros(len(sizes), dtype=np.int64), 0
     shuffled = np.argsort(random_keys(combine_seeds(seed, 0, 2), len(sizes)), kind="stable")
     windows = [shuffled[start : start + PACKING_WINDOW] for start in range(0, len(sizes), PACKING_WINDOW)]
-    ordered = [window[np.argsort(-sizes[window].max(1), kind="stable")] for window in windows]
-    for window in ordered:
-        free = np.full((2, len(window)), length)
-        for n, (source, target) in zip(window, sizes[window].tolist(), strict=True):
-            fits = ((free[0] >= source) & (free[1] >= target)).argmax()
-            free[:, fits] -= (source, target)
-            row[n] = rows + fits
-        rows += int(np.count_nonzero(free[0] < length))
-    return row, np.concatenate(ordered)
+    ordered = [window[longest_first(sizes[window])] for window in windows]
+    order = np.concatenate(ordered)
+    missing = -len(sizes) % min(PACKING_WINDOW, len(sizes))
+    filled = np.pad(sizes[order], ((0, missing), (0, 0))).reshape(len(windows), -1, 2)
+    laid, rows = fit_windows(filled, length)
+    row = np.empty(len(sizes), dtype=np.int64)
+    row[order] = (laid + (np.cumsum(rows) - rows)[:, None]).ravel()[: len(sizes)]
+    return row, order
+
+
+def longest_first(sizes: Numbers) -> Numbers:
+    return np.argsort(-sizes.max(1), kind="stable")
+
+
+def fit_windows(sizes: Numbers, length: int) -> tuple[Numbers, Numbers]:
+    """The row of each pair in its window, and how many rows each window takes: all windows at once, pair by pair.
+
+    Pairs are laid in their order; one of length 0 fills up a window that has fewer.
+    """
+    laid, rows = [], []
+    for first in range(0, len(sizes), WINDOWS_AT_ONCE):
+        some = sizes[first : first + WINDOWS_AT_ONCE]
+        free = np.full((2, len(some), some.shape[1]), length, dtype=np.int32)
+        windows, used = np.arange(len(some)), np.zeros(len(some), dtype=np.int64)
+        row = np.empty(some.shape[:2], dtype=np.int64)
+        for n in range(some.shape[1]):
+            open_rows = free[:, :, : int(used.max()) + 1]
+            row[:, n] = fits = (open_rows >= some[:, n].T[:, :, None]).all(0).argmax(1)
+            free[:, windows, fits] -= some[:, n].T.astype(np.int32)
+            used = np.maximum(used, fits + 1)
+        laid.append(row)
+        rows.append(used)
+    return np.concatenate(laid), np.concatenate(rows)
 
 
 @lru_cache(maxsize=2)
@@ -317,3 +399,140 @@ def epoch_rows(corpus: PackedCorpus, epoch: int) -> list[Numbers]:
     count = len(corpus.labels)
     order = np.argsort(random_keys(combine_seeds(corpus.seed, epoch, 0), count), kind="stable")
     return np.array_split(order, -(-count // corpus.rows_per_batch))
+
+
+@dataclass(frozen=True, eq=False)
+class PackedMixture(PackedBatches):
+    """Pairs of prepared corpora, laid into rows that are planned from their lengths alone; nothing is held of a pair.
+
+    With the pairs of an epoch in the order of their lengths, window w of W has the places w, w + W, w + 2 W and so on:
+    all windows are of nearly the same lengths, and most of exactly the same, so that a few plans describe millions.
+    Which pairs stand at these places is drawn for every epoch, and so is the order of the rows in a window and of the
+    batches, which are slices of all rows.
+    """
+
+    mixture: CorpusMixture = field(repr=False)
+    order: MixtureOrder = field(repr=False)
+    plan: "RowPlan" = field(repr=False)
+    train: TrainSettings = field(repr=False)
+    device: str = "cpu"
+
+    @staticmethod
+    def of(mixture: CorpusMixture, train: TrainSettings, device: str = "cpu") -> "PackedMixture":
+        runs = LengthRuns.of(mixture, MAX_SIDE + 2, train.max_length, skews=1)
+        if not len(runs.keys):
+            refuse_all_long(len(mixture), train.max_length)
+        order = MixtureOrder(mixture, runs, train.seed)
+        sizes = exact_lengths(order.keys) + 1
+        plan = RowPlan.of(sizes, order.sizes, row_length(int(sizes.max()), train))
+        return PackedMixture(mixture, order, plan, train, device)
+
+    @property
+    def left_out(self) -> int:
+        return self.order.num_dropped
+
+    @property
+    def accumulate(self) -> int:  # type: ignore[override]
+        return self.train.gradient_accumulation
+
+    @property
+    def rows_per_batch(self) -> int:
+        return self.train.batch_size // self.plan.length
+
+    def num_batches(self, epoch):
+        return -(-self.plan.rows // self.rows_per_batch)
+
+    def numbered(self, epoch, number):
+        count, seed = self.num_batches(epoch), self.train.seed
+        at = int(permute(combine_seeds(seed, epoch, 1), count, np.array([number]))[0])
+        first, stop = at * self.plan.rows // count, (at + 1) * self.plan.rows // count
+        places, row, sizes = self.plan.members(first, stop, combine_seeds(seed, epoch, 3))
+        pairs = [self.mixture[index] for index in self.order.rows(epoch, places)]
+        packed = pack_pairs(pairs, row, longest_first(sizes), self.plan.length)
+        return packed_batch(*packed, np.arange(stop - first), size=self.rows_per_batch, device=self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class RowPlan:
+    """Which places of an epoch share a row.
+
+    Args:
+        length: tokens of a row.
+        places: of an epoch.
+        windows: how many there are.
+        sizes: of each class of places, in their order, the tokens of a source and of a target.
+        first_places: where each class begins.
+        first_windows: the first of each series of windows whose pairs have the same lengths.
+        laid: of each series, the row of each pair in a window, the longest first.
+        counts: of each series, the rows of a window.
+    """
+
+    length: int
+    places: int
+    windows: int
+    sizes: Numbers
+    first_places: Numbers
+    first_windows: Numbers
+    laid: NDArray[np.uint16]
+    counts: Numbers
+
+    @staticmethod
+    def of(sizes: Numbers, counts: Numbers, length: int) -> "RowPlan":
+        """For so many places of each size."""
+        ends = np.cumsum(counts)
+        places = int(ends[-1])
+        windows = -(-places // PACKING_WINDOW)
+        # place p is in window p % windows: from there on, windows have the class that begins at p
+        firsts = np.unique(np.concatenate(([0], ends % windows)))
+        plan = RowPlan(length, places, windows, sizes, ends - counts, firsts, np.zeros((0, 0), np.uint16), firsts)
+        laid, rows = [], []
+        for first in range(0, len(firsts), WINDOWS_AT_ONCE):
+            some = np.stack([plan.window_sizes(int(window)) for window in firsts[first : first + WINDOWS_AT_ONCE]])
+            row, used = fit_windows(some, length)
+            laid.append(row.astype(np.uint16))
+            rows.append(used)
+        return replace(plan, laid=np.concatenate(laid), counts=np.concatenate(rows))
+
+    def window_places(self, window: int) -> Numbers:
+        """The places of a window, from the longest pair to the shortest."""
+        found = np.arange(window, self.places, self.windows)
+        return found[longest_first(self.place_sizes(found))]
+
+    def place_sizes(self, places: Numbers) -> Numbers:
+        return self.sizes[np.searchsorted(self.first_places, places, "right") - 1]
+
+    def window_sizes(self, window: int) -> Numbers:
+        """Those of its pairs, and of one of nothing if it has one less than others."""
+        found = self.place_sizes(self.window_places(window))
+        return np.pad(found, ((0, -(-self.places // self.windows) - len(found)), (0, 0)))
+
+    @cached_property
+    def first_rows(self) -> Numbers:
+        """The number of the first row of each series, and how many there are."""
+        windows = np.diff(self.first_windows, append=self.windows)
+        return np.concatenate(([0], np.cumsum(windows * self.counts)))
+
+    @property
+    def rows(self) -> int:
+        """How many rows an epoch has."""
+        return int(self.first_rows[-1])
+
+    def members(self, first: int, stop: int, seed: int) -> tuple[Numbers, Numbers, Numbers]:
+        """The places whose pairs lie in the rows from `first` to `stop`, the row of each, counted from 0, and their
+        sizes. The rows of a window come in an order that the seed says."""
+        places, rows, at = [], [], first
+        while at < stop:
+            series = int(np.searchsorted(self.first_rows, at, "right")) - 1
+            count = int(self.counts[series])
+            before, skipped = divmod(at - int(self.first_rows[series]), count)
+            window = int(self.first_windows[series]) + before
+            here = np.arange(skipped, min(count, skipped + stop - at))
+            number_of = np.full(count, -1)
+            number_of[permute(combine_seeds(seed, window), count, here)] = at - first + np.arange(len(here))
+            found = self.window_places(window)
+            row = number_of[self.laid[series, : len(found)]]
+            places.append(found[row >= 0])
+            rows.append(row[row >= 0])
+            at += len(here)
+        chosen = np.concatenate(places)
+        return chosen, np.concatenate(rows), self.place_sizes(chosen)

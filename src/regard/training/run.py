@@ -35,7 +35,7 @@ from regard.models.transformer import Transformer
 from regard.models.transformer_layers import EncoderLayer
 from regard.training.checkpoint import average
 from regard.training.config import TrainConfig, TrainingJob, make_train_config
-from regard.training.corpus import PackedCorpus
+from regard.training.corpus import PackedBatches
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import (
     FIRST_SCALE,
@@ -78,7 +78,7 @@ class TrainingRun:
     group: ProcessGroup = ProcessGroup()
 
     def __post_init__(self):
-        if self.job.train.packed and not isinstance(self.job.data, PackedCorpus):
+        if self.job.train.packed and not isinstance(self.job.data, PackedBatches):
             raise ValueError("train.packed = true: only sentence pairs can be packed; leave it out")
         if self.job.train.cuda_graph and self.job.capture_objection:
             raise ValueError(f"train.cuda_graph = true is not possible: {self.job.capture_objection}; leave it out")
