@@ -2,6 +2,7 @@
 
     python benchmarks/big_data.py                      1 and 10 million synthetic pairs
     python benchmarks/big_data.py --pairs 100000000    14 GB of disk, some minutes to write
+    python benchmarks/big_data.py --packed             the same, with packed = true
 
 Synthetic pairs have 68 ids on average, lengths and ids at random. They are written shard by shard and never held. The
 memory of training is what the process holds of its own, sampled all the time: pages of files are the system's, which
@@ -72,7 +73,7 @@ class PeakSampler:
         return self.peak
 
 
-def measure(folder: str, steps: int) -> dict[str, Any]:
+def measure(folder: str, steps: int, packed: bool) -> dict[str, Any]:  # noqa: FBT001
     """Trains a small Transformer for some steps, as `regard train --train FOLDER` does."""
     import torch
 
@@ -85,7 +86,7 @@ def measure(folder: str, steps: int) -> dict[str, Any]:
     sampler = PeakSampler()
     model = ModelConfig(kind="transformer", layers=2, model=64, heads=4, hidden=128)
     settings = TranslationSettings(
-        data=TranslationData(corpus="files", train=(folder,)), model=model, train=TrainSettings(batch_size=BATCH)
+        data=TranslationData(corpus="files", train=(folder,)), model=model, train=TrainSettings(batch_size=BATCH, packed=packed)
     )
     began = time.perf_counter()
     mixture = settings.data.read("train").examples
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--folder", type=Path, default=Path("big-data"), help="where the files are written")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--packed", action="store_true", help="with several pairs in a row")
     parser.add_argument("--keep", action="store_true", help="do not remove the files")
     given = parser.parse_args()
     rows = []
@@ -136,7 +138,7 @@ def main() -> None:
         if not (folder / "corpus.json").exists():
             shutil.rmtree(folder, ignore_errors=True)
             alone(write_synthetic, folder, pairs)
-        rows.append(alone(measure, str(folder), given.steps))
+        rows.append(alone(measure, str(folder), given.steps, given.packed))
         if not given.keep:
             shutil.rmtree(folder)
     table = Table("pairs", "bytes a pair", "own memory, MiB", "file pages, MiB", "to open, s", "ms CPU a batch")
@@ -144,8 +146,8 @@ def main() -> None:
         figures = (row["bytes_a_pair"], row["own_mib"], row["file_mib"], row["seconds_to_open"], row["ms_a_batch"])
         table.add_row(f"{row['pairs']:,}", *(f"{figure:,.1f}" for figure in figures))
     Console().print(table)
-    command = f"python benchmarks/big_data.py --pairs {' '.join(map(str, given.pairs))}"
-    print(write("big_data", command, rows))
+    command = f"python benchmarks/big_data.py --pairs {' '.join(map(str, given.pairs))}{' --packed' * given.packed}"
+    print(write("big_data_packed" if given.packed else "big_data", command, rows))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,19 @@ from regard.data import (
 )
 from regard.data.corpora import corpus_path
 from regard.data.files import read_lines
-from regard.data.lm_blocks import count_words, describe_context, encode_text
+from regard.data.lm_blocks import (
+    MixtureBlocks,
+    count_words,
+    describe_context,
+    encode_pieces,
+    encode_text,
+    parse_text_sources,
+)
+from regard.data.token_files import TextMixture
 from regard.data.tokenizers.base import ByteTokenizer
+from regard.tasks.config import TokenizerSettings
+from regard.tasks.tokenizers import train_text_tokenizer
+from tests.data.prepared import write_stream
 
 PACKED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 sizes = st.integers(1, 17)
@@ -129,6 +140,109 @@ def test_epochs_and_seeds_mix_and_cut_anew():
     assert len(orders) == 4
     cuts = {int(block.inputs[0, 0]) % 13 for number in range(29) for block in blocks.at(number, 1)}
     assert len(cuts) > 5
+
+
+def prepared(folder: Path, *counts: int, weights: tuple[float, ...] | None = None) -> TextMixture:
+    """Texts of so many tokens, each a number of its own, in two shards each."""
+    corpora, first = [], 100
+    for number, count in enumerate(counts):
+        ids = list(range(first, first + count))
+        corpora.append(write_stream(folder / str(number), [ids[: count // 3], ids[count // 3 :]]))
+        first += count
+    return TextMixture(tuple(corpora), weights)
+
+
+@pytest.mark.parametrize("context", [0, 4])
+def test_every_token_of_prepared_texts_is_learnt_once_in_an_epoch(context, tmp_path):
+    mixture = prepared(tmp_path, 97, 1, 40)
+    for length, rows, at_once in ((7, 3, None), (50, 2, 1), (1, 16, 5), (200, 4, None)):
+        blocks = MixtureBlocks(mixture, length, rows=rows, micro_batch_rows=at_once, seed=3, context_length=context)
+        for number in (0, 1, 2):
+            found = [block for index in range(blocks.steps(number)) for block in blocks.at(number, index)]
+            assert Counter(scored(found)) == Counter(range(100, 238))
+            assert sum(block.tokens for block in found) == 138
+            for block in found:
+                real = block.targets != PAD
+                begins = torch.isin(block.targets, torch.tensor([100, 197, 198]))
+                assert torch.equal(block.inputs[real], torch.where(begins, BOS, block.targets - 1)[real])
+                assert block.inputs.shape[1] == context + length
+                assert 0 < len(block) <= (at_once or rows)
+
+
+def test_context_comes_of_the_same_text(tmp_path):
+    blocks = MixtureBlocks(prepared(tmp_path, 30, 30), 6, rows=1, context_length=9)
+    for index in range(blocks.steps(0)):
+        (block,) = blocks.at(0, index)
+        first = int(block.targets[block.loss_mask][0])
+        own = block.targets[block.targets != PAD]
+        assert own[0] == max(first - 9, 100 if first < 130 else 130)
+
+
+def test_prepared_texts_mix_and_are_cut_anew_in_every_epoch(tmp_path):
+    mixture = prepared(tmp_path, 500, 500)
+    blocks, other = (MixtureBlocks(mixture, 13, rows=5, seed=seed) for seed in (0, 1))
+
+    def order(one: MixtureBlocks, number: int) -> tuple[int, ...]:
+        return tuple(scored([block for index in range(one.steps(number)) for block in one.at(number, index)]))
+
+    assert len({order(one, number) for one in (blocks, other) for number in (0, 1)}) == 4
+    assert order(blocks, 1) == order(MixtureBlocks(mixture, 13, rows=5), 1)
+    cuts = {int(block.inputs[0, 0]) % 13 for number in range(29) for block in blocks.at(number, 1)}
+    assert len(cuts) > 5
+    both = {int(one) < 600 for one in blocks.at(0, 3)[0].targets[:, 0]}
+    assert both == {True, False}, "a step has blocks of both"
+
+
+def test_epochs_of_weighted_texts_go_on_where_the_last_one_ended(tmp_path):
+    """The second text has weight 5 for 2 of the first at the same size: each token 2.5 times in an epoch."""
+    blocks = MixtureBlocks(prepared(tmp_path, 120, 120, weights=(2.0, 5.0)), 6, rows=4)
+    seen = Counter[int]()
+    for number in (0, 1):
+        found = Counter(scored([block for index in range(blocks.steps(number)) for block in blocks.at(number, index)]))
+        assert {found[one] for one in range(100, 220)} == {1}
+        assert {found[one] for one in range(220, 340)} == {2, 3}
+        seen += found
+    assert {seen[one] for one in range(220, 340)} == {5}
+
+
+PIECES = "the cat sleeps\n\n  a dog\nthe end \nTHE\tDOG\n"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "bytes"])
+def test_a_text_that_is_encoded_in_pieces_is_the_same_text(kind):
+    lines = [f"{line}\n" for line in ("the cat sleeps", "", "  a dog", "the end ", "THE\tDOG")]
+    tokenizer = train_text_tokenizer(lines * 30, TokenizerSettings(kind=kind, vocab_size=300))
+    ids = [one for part in encode_pieces(tokenizer, lines, opening=True) for one in part]
+    assert tokenizer.decode(ids) == PIECES
+    if kind in ("characters", "bytes"):
+        assert ids == tokenizer.encode(PIECES)
+    blanks = sum(ids.count(one) for one in tokenizer.encode(" ")[:1])
+    assert blanks <= PIECES.count(" ") + 1, "a piece that follows a line's end gets no blank of its own"
+
+
+def test_words_in_pieces_end_their_lines():
+    tokenizer = WordTokenizer.train(["the cat sleeps", "the dog"])
+    found = encode_pieces(tokenizer, ["the cat\nthe dog\n", "sleeps\n"], opening=False)
+    assert found == [encode_lines(tokenizer, some).tolist() for some in (["the cat", "the dog"], ["sleeps"])]
+
+
+def test_sources_of_texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("one\n\ntwo")
+    Path("a.jsonl").write_text('{"body": "one\\ntwo"}\n\n{"body": "three\\n"}\n')
+    text, documents = parse_text_sources(["a.txt", "a.jsonl"], "body")
+    assert [text.name, documents.name, text.documents, documents.documents] == ["a", "a-2", False, True]
+    assert list(text.read()) == ["one\n", "\n", "two\n"]
+    assert list(documents.read()) == ["one\ntwo\n", "three\n"]
+    for words, message in {
+        ("a.jsonl",): "a.jsonl:1: no field 'text', only 'body'",
+        ("mtdata:x",): "mtdata knows pairs, not texts",
+        ("a.tsv",): "a table, not running text",
+        ("tinyshakespeare",): "tinyshakespeare",
+    }.items():
+        Path("a.tsv").write_text("")
+        with pytest.raises(ValueError, match=message):
+            [list(source.read()) for source in parse_text_sources(words)]
 
 
 def test_micro_batches_are_the_step_in_parts():

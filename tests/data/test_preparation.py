@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ import pytest
 
 from regard.data import SentencePair, preparation, read_pairs
 from regard.data.cleaning import CleaningRules, HashSet
-from regard.data.preparation import SampledPairs, prepare_corpora
-from regard.data.token_files import HELD_OUT_FILE
+from regard.data.preparation import Sample, prepare_corpora
+from regard.data.token_files import HELD_OUT_FILE, HELD_OUT_TEXT
+from regard.data.tokenizers.base import EOS
 from regard.data.tokenizers.subwords import load_tokenizer
 
-from .prepared import listed_source, request_for, world_source
+from .prepared import listed_source, listed_texts, request_for, text_request, world_lines, world_source
 
 PAIRS = 700
 SHARD = 64
@@ -144,10 +146,66 @@ def test_sources_for_several_languages_begin_with_their_target(tmp_path):
 
 
 def test_a_sample_is_bounded_and_takes_from_the_whole_stream():
-    drawn = SampledPairs(100, seed=1)
+    drawn = Sample(100, 1, lambda pair: 1)
     for number in range(10_000):
         drawn.add(SentencePair(str(number), ""))
     numbers = [int(pair.source) for _, pair in drawn.held]
     assert 50 <= len(numbers) <= 100
     assert min(numbers) < 1000
     assert max(numbers) > 9000
+
+
+# --- texts ---
+
+LINES = world_lines(600)
+DOCUMENTS = ["".join(LINES[first : first + 3]) for first in range(0, 300, 3)]
+TEXTS = (listed_texts("plays", LINES), listed_texts("pages", [*DOCUMENTS, "\n", DOCUMENTS[5].upper()], documents=True))
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(preparation, "MIN_CHUNK_CHARACTERS", 4000)
+    monkeypatch.setattr(preparation, "PIECE_CHARACTERS", 300)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters", "words"])
+def test_running_text_is_all_there_in_its_order(kind, small_chunks, tmp_path):
+    plays, pages = prepare_corpora(text_request(tmp_path, TEXTS, kind=kind))
+    assert len(plays.shards) > 3
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    stream = [int(one) for shard in plays.shards for one in shard.ids]
+    held = (plays.folder / HELD_OUT_TEXT).read_text()
+    if kind == "words":
+        assert stream == [one for line in LINES[:594] for one in (*tokenizer.encode(line), EOS)]
+    else:
+        assert tokenizer.decode(stream) == "".join(LINES[:594])
+    assert held == "".join(LINES[594:]), "the last hundredth"
+    described = plays.description
+    assert (described["texts"], described["held_out"]) == (594, 6)
+    assert described["characters"] == sum(map(len, LINES[:594]))
+    assert pages.description["cleaning"] == {"read": 102, "removed": {"empty": 1, "duplicate": 1}, "kept": 100}
+    assert pages.description["texts"] + pages.description["held_out"] == 100
+    aside = (pages.folder / HELD_OUT_TEXT).read_text()
+    assert all(document in DOCUMENTS for document in re.findall(r"(?:.*\n){3}", aside))
+
+
+def test_an_interrupted_preparation_of_texts_ends_with_the_same_bytes(small_chunks, tmp_path):
+    prepare_corpora(text_request(tmp_path / "straight", TEXTS))
+
+    def stop_at(what: str, done: int, total: int | None) -> None:
+        if what == "preparing plays" and done > 200:
+            raise KeyboardInterrupt
+
+    request = text_request(tmp_path / "out", TEXTS)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_corpora(request, stop_at)
+    assert list((request.out / "plays").glob("*.tokens"))
+    prepare_corpora(request)
+    assert contents(request.out) == contents(tmp_path / "straight")
+
+
+def test_from_running_text_nothing_is_excluded(tmp_path):
+    with pytest.raises(ValueError, match=r"plays is running text, from which no line is removed; give documents"):
+        text_request(tmp_path, TEXTS, excluded=HashSet().update(LINES[:1]))
+    (pages,) = prepare_corpora(text_request(tmp_path, TEXTS[1:], excluded=HashSet().update(DOCUMENTS[:2])))
+    assert pages.description["cleaning"]["removed"] == {"empty": 1, "test overlap": 2, "duplicate": 1}

@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from regard.data.token_files import (
     CORPUS_FILE,
     CorpusMixture,
+    TextMixture,
     TokenCorpus,
     TokenShard,
+    all_prepared,
     corpus_folders,
     is_prepared,
     write_shard,
 )
+from regard.data.tokenizers.base import BOS
 
-from .prepared import write_examples
+from .prepared import write_examples, write_stream
 
 EXAMPLES = [([5, 6, 7], [8]), ([9], [10, 11]), ([12], [13]), ([4], [65_535])]
 IDS = st.lists(st.integers(4, 2**16 - 1), min_size=1, max_size=9)
@@ -140,3 +143,37 @@ def test_corpora_of_other_vocabularies_do_not_mix(tmp_path):
     a, b = write_examples(tmp_path / "a", [EXAMPLES]), write_examples(tmp_path / "b", [EXAMPLES], "two")
     with pytest.raises(ValueError, match="other vocabularies; prepare them by one command"):
         CorpusMixture((a, b))
+
+
+# --- running text ---
+
+
+@given(
+    st.lists(st.lists(st.lists(st.integers(4, 2**16 - 1), max_size=9), min_size=1, max_size=4), min_size=1, max_size=3)
+)
+def test_running_text_is_read_by_its_place_across_shards(tmp_path_factory, texts):
+    folder = tmp_path_factory.mktemp("law")
+    corpora = [write_stream(folder / str(number), [[7], *pieces]) for number, pieces in enumerate(texts)]
+    stream = TextMixture(tuple(corpora)).stream
+    plain = [one for pieces in texts for piece in ([BOS], [7], *pieces) for one in piece]
+    places = np.arange(len(plain))[::-1].copy()
+    assert stream[places].tolist() == plain[::-1]
+    assert len(stream) == len(plain)
+    assert all(plain[start] == BOS for start in stream.text_starts)
+    assert [corpus.ids for corpus in corpora] == [1 + sum(map(len, pieces)) for pieces in texts]
+
+
+def test_text_and_pairs_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_examples(Path("pairs"), [EXAMPLES])
+    write_stream(Path("text"), [[5, 6, 7]])
+    with pytest.raises(ValueError, match="text is running text, without pairs; train on it with --task language_model"):
+        CorpusMixture.open(["text"])
+    with pytest.raises(ValueError, match="pairs holds pairs, not running text; train a translator on it"):
+        TextMixture.open(["pairs"])
+    with pytest.raises(ValueError, match="the id 65536 does not fit into 2 bytes; write 4"):
+        write_stream(Path("wide"), [[65_536]])
+    write_stream(Path("more"), [[5] * 6])
+    assert TextMixture.open(["text:1", "more:4"]).repeats == [1.0, 2.0]  # 3 tokens, and 12 = 4 · 3 of 6
+    with pytest.raises(ValueError, match=r"nothing is no prepared corpus, but text is; prepare both"):
+        all_prepared(["text", "nothing"])

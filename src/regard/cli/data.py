@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from regard.data.cleaning import CleaningReport, CleaningRules
     from regard.data.corpora import CorpusInfo, FileCheck
     from regard.data.parallel import SentencePair
+    from regard.data.preparation import Preparation
     from regard.tasks.translation.task import Translator
 
 CorpusName = Annotated[str, typer.Argument(help="The name of a known corpus; regard data lists them.")]
@@ -49,6 +50,9 @@ ExcludeOption = Annotated[
 ReverseOption = Annotated[
     bool, typer.Option("--reverse", help="Back-translation: translate targets, into sources of the new pairs.")
 ]
+TEXTS_HELP = (
+    "With --task language_modeling: known corpora of running text, text files, documents in a .jsonl, hf:NAME:CONFIG."
+)
 
 data = typer.Typer(rich_markup_mode="markdown")
 
@@ -80,6 +84,30 @@ class CleaningOptions:
             language=not self.any_language,
             duplicates=not self.keep_duplicates,
         )
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """The options of vocabularies."""
+
+    kind: Annotated[str, typer.Option(help="bpe, unigram, words or characters; of texts also bytes.")] = "bpe"
+    vocab_size: Annotated[int, typer.Option(help="Ids of a vocabulary.")] = 16_000
+    separate: Annotated[bool, typer.Option("--separate", help="A vocabulary for each side, not a joint one.")] = False
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Text in lower case.")] = False
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="Take the vocabularies of this run or prepared corpus instead.")
+    ] = None
+
+    def text(self, settings: type[Any], **more: Any) -> Any:
+        """The table [text] of a run: of the vocabularies in a folder, or of what is asked for."""
+        from regard.data.preparation import vocabulary_text
+        from regard.training.run_folder import SETTINGS
+
+        table = type(settings().text)
+        if self.vocabulary is None:
+            return table(kind=self.kind, vocab_size=self.vocab_size, lowercase=self.lowercase, **more)
+        prepared = vocabulary_text(self.vocabulary)
+        return table(**prepared) if prepared else settings.load(self.vocabulary / SETTINGS).text
 
 
 @data.callback(invoke_without_command=True)
@@ -154,13 +182,14 @@ def check(
 
     Example: `regard data check prepared`
     """
-    from regard.data.token_files import CorpusMixture, is_prepared
+    from regard.data.token_files import TokenCorpus, corpus_folders, is_prepared
 
     if is_prepared(name):
-        for corpus in CorpusMixture.open([name]).corpora:
+        for corpus in map(TokenCorpus.open, corpus_folders(name)):
             for shard in with_progress(corpus.shards, "checking", len(corpus.shards)):
                 shard.verify()
-            typer.echo(f"{corpus.folder}: as it was written, {len(corpus):,} pairs")
+            size = f"{corpus.ids:,} tokens" if corpus.is_text else f"{len(corpus):,} pairs"
+            typer.echo(f"{corpus.folder}: as it was written, {size}")
         return
     from regard.data.corpora import FileState, find_corpus, find_file
     from regard.data.corpora import check_corpus as checks
@@ -370,22 +399,23 @@ def print_cleaning(reports: "Mapping[str, CleaningReport]") -> None:
 @data.command()
 @with_option_groups
 def prepare(
-    inputs: Annotated[list[str], typer.Argument(metavar="FROM", help=SOURCES_HELP)],
+    inputs: Annotated[list[str], typer.Argument(metavar="FROM", help=f"{SOURCES_HELP} {TEXTS_HELP}")],
     out: Annotated[Path, typer.Option(help="The folder to write; a preparation that was interrupted is resumed.")],
+    task: Annotated[
+        Literal["translation", "language_modeling"], typer.Option(help="What is to be trained: on pairs, or on texts.")
+    ] = "translation",
     source: SourceOption = "en",
     target: TargetOption = "fr",
-    kind: Annotated[str, typer.Option(help="bpe, unigram, words or characters.")] = "bpe",
-    vocab_size: Annotated[int, typer.Option(help="Ids of a vocabulary.")] = 16_000,
-    separate: Annotated[bool, typer.Option("--separate", help="A vocabulary for each side, not a joint one.")] = False,  # noqa: FBT002
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Text in lower case.")] = False,  # noqa: FBT002
-    vocabulary: Annotated[
-        Path | None, typer.Option(help="Take the vocabularies of this run or prepared corpus instead.")
-    ] = None,
+    column: Annotated[str, typer.Option("--column", help="The field of documents that holds their text.")] = "text",
+    vocabularies: VocabularyOptions = VocabularyOptions(),
     no_clean: Annotated[bool, typer.Option("--no-clean", help="Keep all pairs; see regard data clean.")] = False,  # noqa: FBT002
     rules: CleaningOptions = CleaningOptions(),
     exclude: ExcludeOption = None,
     held_out: Annotated[
-        int, typer.Option(min=0, help="Pairs of each corpus to validate on: at most so many, and every hundredth.")
+        int,
+        typer.Option(
+            min=0, help="Pairs, or texts, of each corpus to validate on: at most so many, and every hundredth."
+        ),
     ] = 2000,
     tags: Annotated[
         bool | None,
@@ -401,7 +431,8 @@ def prepare(
 
     A pair of 68 tokens takes 140 bytes of disk, and no memory. Each corpus becomes a folder in OUT, with the
     vocabularies, counts of what was removed, and pairs held out for validation. Killed at any moment, the same command
-    goes on.
+    goes on. With --task language_modeling the corpora are texts: running text, of which all lines are kept, and
+    documents, the fields of a .jsonl, of which empty and repeated ones are removed.
 
     Example: `regard data prepare europarl tatoeba --to fr --exclude newstest:test --data corpora --out prepared`
 
@@ -413,39 +444,75 @@ def prepare(
 
     Example: `regard data prepare more.tsv --vocabulary prepared --out more` (the same vocabularies)
 
-    Example: `regard data prepare hf:Helsinki-NLP/opus_books:en-fr mtdata:Statmt-europarl-10-eng-fra --out prepared`
+    Example: `regard data prepare hf:Helsinki-NLP/opus_books:en-fr mtdata:Statmt-europarl-10-fra-eng --out prepared`
+
+    Example: `regard data prepare wikitext2 books.txt pages.jsonl --task language_modeling --data corpora --out texts`
+
+    Example: `regard train --task language_modeling --train texts --size base --out run`
     """
     import os
 
-    from regard.data.cleaning import CleaningReport, HashSet
+    from regard.data.cleaning import HashSet
     from regard.data.corpora import iter_excluded, parse_sources
-    from regard.data.preparation import PreparationRequest, prepare_corpora
-    from regard.tasks.translation.task import text_settings, train_tokenizers
+    from regard.data.lm_blocks import parse_text_sources
+    from regard.data.preparation import PairPreparation, TextPreparation
+    from regard.tasks.language_modeling.task import LanguageModelingSettings
+    from regard.tasks.tokenizers import train_text_tokenizer
+    from regard.tasks.translation.task import TranslationSettings, train_tokenizers
 
-    sources = parse_sources(inputs, (source, target), split, folder)
-    asked = {"kind": kind, "vocab_size": vocab_size, "joint": not separate, "lowercase": lowercase}
-    text = text_settings(vocabulary, asked)
-    request = PreparationRequest(
-        sources=sources,
-        out=writable_folder(out),
-        text=text.to_dict(),
-        learn=lambda sample: train_tokenizers(sample, text),
-        vocabulary=vocabulary,
-        rules=None if no_clean else rules.build(),
-        excluded=HashSet().update(iter_excluded(exclude or [], [one.languages for one in sources], folder)),
-        held_out=held_out,
-        tags=tags,
-        workers=workers or os.cpu_count() or 1,
-    )
+    more = {"vocabulary": vocabularies.vocabulary, "held_out": held_out, "workers": workers or os.cpu_count() or 1}
+    if task == "translation":
+        sources = parse_sources(inputs, (source, target), split, folder)
+        pair_text = vocabularies.text(TranslationSettings, joint=not vocabularies.separate)
+        request = PairPreparation(
+            sources=sources,
+            out=writable_folder(out),
+            text=pair_text.to_dict(),
+            learn=lambda sample: train_tokenizers(sample, pair_text),
+            rules=None if no_clean else rules.build(),
+            excluded=HashSet().update(iter_excluded(exclude or [], [one.languages for one in sources], folder)),
+            tags=tags,
+            **more,
+        )
+    else:
+        refuse_pair_options(vocabularies, rules, tags)
+        text = vocabularies.text(LanguageModelingSettings)
+        request = TextPreparation(
+            sources=parse_text_sources(inputs, column, split, folder),
+            out=writable_folder(out),
+            text=text.to_dict(),
+            learn=lambda sample: train_text_tokenizer(sample, text),
+            duplicates=not (no_clean or rules.keep_duplicates),
+            excluded=HashSet().update(iter_excluded(exclude or [], [], folder)),
+            **more,
+        )
+    run_preparation(request, task, out)
+
+
+def refuse_pair_options(vocabularies: VocabularyOptions, rules: CleaningOptions, tags: bool | None) -> None:  # noqa: FBT001
+    """Texts have one side."""
+    if vocabularies.separate or tags is not None or rules != CleaningOptions(keep_duplicates=rules.keep_duplicates):
+        raise ValueError(
+            "--separate, --tags and the rules of cleaning but --keep-duplicates are for pairs; leave them out, or "
+            "leave out --task language_modeling"
+        )
+
+
+def run_preparation(request: "Preparation[Any]", task: str, out: Path) -> None:
+    from regard.data.cleaning import CleaningReport
+    from regard.data.preparation import prepare_corpora
+
     with step_progress() as seen:
         found = prepare_corpora(request, seen)
     print_cleaning({one.folder.name: CleaningReport.from_dict(one.description["cleaning"]) for one in found})
-    pairs, ids, size = (
-        sum(part) for part in zip(*((len(one), one.description["ids"], one.bytes) for one in found), strict=True)
+    count = sum(one.description[f"{request.one}s"] for one in found)
+    ids, size = sum(one.ids for one in found), sum(one.bytes for one in found)
+    each = f"{size / count:.0f} bytes a pair" if request.one == "pair" else f"{size / ids:.1f} bytes a token"
+    typer.echo(f"prepared: {out}, {count:,} {request.one}s of {ids / count:.1f} tokens, {size / 1e6:,.1f} MB, {each}")
+    named = ("--task", task) if task != "translation" else ()
+    typer.echo(
+        f"train on it: {shell_command('regard', 'train', *named, '--train', out, '--size', 'base', '--out', 'run')}"
     )
-    mean, each = ids / pairs, size / pairs
-    typer.echo(f"prepared: {out}, {pairs:,} pairs of {mean:.1f} tokens, {size / 1e6:,.1f} MB, {each:.0f} bytes a pair")
-    typer.echo(f"train on it: {shell_command('regard', 'train', '--train', out, '--size', 'base', '--out', 'run')}")
 
 
 @data.command()

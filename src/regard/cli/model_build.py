@@ -45,7 +45,7 @@ from regard.data.corpora import (
 )
 from regard.data.files import write_text_atomic
 from regard.data.parallel import SentencePair, read_pairs, write_pairs
-from regard.data.preparation import CorpusCleaning, PreparationRequest, prepare_corpora, vocabulary_text
+from regard.data.preparation import CorpusCleaning, PairPreparation, prepare_corpora, vocabulary_text
 from regard.data.token_files import split_weight
 from regard.data.tokenizers.pretrained import language_tag
 from regard.decode.beam import Beam
@@ -498,7 +498,7 @@ class ModelBuild:
         first = name == "data"
 
         def work() -> Figures:
-            request = PreparationRequest(
+            request = PairPreparation(
                 sources=sources,
                 out=self.folder / name,
                 text=self.recipe.text.to_dict(),

@@ -267,23 +267,23 @@ class CleaningReport:
 
 @dataclass(frozen=True, eq=False)
 class SeenFilter:
-    """The rules that look beyond a pair: empty sides, test sets, and what was read before."""
+    """The rules that look beyond an example: empty sides, test sets, and what was read before."""
 
     duplicates: bool = True
     test: HashSet = field(default_factory=HashSet)
     seen: HashSet = field(default_factory=HashSet)
 
-    def objections(self, pairs: Sequence[SentencePair]) -> list[str | None]:
-        """Of each pair the rule that removes it; those that pass are remembered."""
-        found: list[str | None] = [None if pair.source.strip() and pair.target.strip() else "empty" for pair in pairs]
+    def objections(self, examples: Sequence[tuple[str, ...]]) -> list[str | None]:
+        """Of each example, of its sides, the rule that removes it; those that pass are remembered."""
+        found: list[str | None] = [None if all(map(str.strip, sides)) else "empty" for sides in examples]
         if len(self.test):
-            for side in SIDES:
-                hashes = np.array([hash_key(getattr(pair, side)) for pair in pairs], np.uint64)
+            for texts in zip(*examples, strict=True):
+                hashes = np.array([hash_key(text) for text in texts], np.uint64)
                 for row in np.flatnonzero(self.test.contains(hashes)):
                     found[row] = found[row] or "test overlap"
         if self.duplicates:
             rest = [row for row, why in enumerate(found) if why is None]
-            hashes = np.array([hash_key(pairs[row].source, pairs[row].target) for row in rest], np.uint64)
+            hashes = np.array([hash_key(*examples[row]) for row in rest], np.uint64)
             for row, new in zip(rest, self.seen.add(hashes), strict=True):
                 found[row] = None if new else "duplicate"
         return found
@@ -322,6 +322,6 @@ def clean_pairs(
     """
     before, rest = SeenFilter(rules.duplicates, test or HashSet()), iter(pairs)
     while some := list(islice(rest, CLEANING_CHUNK)):
-        first = before.objections(some)
+        first = before.objections([(pair.source, pair.target) for pair in some])
         second = pair_objections(some, rules, identifier, languages)
         yield from ((pair, one or two) for pair, one, two in zip(some, first, second, strict=True))

@@ -21,7 +21,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.request import (
     HTTPDefaultErrorHandler,
@@ -691,13 +691,21 @@ def parse_sources(
                     raise ValueError(f"{word}: one side of a corpus; give the file of the other side behind it")
                 paths.append(rest.pop(0))
             found.append(file_source(paths, pair))
-    names = [source.name for source in found]
-    several = len({source.languages for source in found}) > 1
-    for at, source in enumerate(found):
-        name = f"{source.name}.{'-'.join(source.languages)}" if several else source.name
-        earlier = [one.name for one in found[:at]]
-        number = next(n for n in range(1, len(names) + 1) if (name if n == 1 else f"{name}-{n}") not in earlier)
-        found[at] = replace(source, name=name if number == 1 else f"{name}-{number}")
+    if len({source.languages for source in found}) > 1:
+        found = [replace(source, name=f"{source.name}.{'-'.join(source.languages)}") for source in found]
+    return numbered_names(found)
+
+
+Source = TypeVar("Source", bound=Any)  # a frozen dataclass with a name
+
+
+def numbered_names(sources: Sequence[Source]) -> list[Source]:
+    """Each with a name of its own: the second of one name has -2 behind it."""
+    found: list[Source] = []
+    for source in sources:
+        earlier, name = {one.name for one in found}, source.name
+        number = next(n for n in range(1, len(sources) + 1) if (name if n == 1 else f"{name}-{n}") not in earlier)
+        found.append(source if number == 1 else replace(source, name=f"{name}-{number}"))
     return found
 
 
@@ -738,25 +746,34 @@ def file_source(paths: Sequence[str], languages: tuple[str, str]) -> PairSource:
     )
 
 
-def huggingface_source(word: str, languages: tuple[str, str], split: str) -> PairSource:
-    """A data set of Hugging Face's hub, or a folder of its files: NAME, or NAME:CONFIG.
-
-    Its rows have a column `translation` with a text of each language, or a column of each.
-    """
+def huggingface_rows(word: str, split: str) -> tuple[Callable[[], Iterable[Any]], str, tuple[str, ...]]:
+    """What opens the rows of NAME or NAME:CONFIG, a short name, and what must be as it was."""
     name, _, config = (word, "", "") if Path(word).exists() else word.partition(":")
     if find_spec("datasets") is None:
         raise ValueError(f"hf:{word} needs the package datasets; pip install 'regard[sources]'")
     wanted = {"valid": "validation"}.get(split, split)
 
-    def read(on_empty: Callable[[str], object]) -> Iterator[SentencePair]:
+    def open_rows() -> Iterable[Any]:
         try:
-            rows = import_module("datasets").load_dataset(name, config or None, split=wanted, streaming=True)
+            return import_module("datasets").load_dataset(name, config or None, split=wanted, streaming=True)
         except Exception as error:  # of whatever lies below: the hub, the network, a file
             reason = " ".join(str(error).split())
             raise ValueError(f"hf:{word}: cannot be loaded ({reason[:200]}); check the name and the split") from None
-        return skip_empty(located_rows(rows, f"hf:{word}", languages), on_empty)
 
-    return PairSource(re.sub(r"\W+", "-", Path(word).name), languages, read, (name, config, wanted))
+    return open_rows, re.sub(r"\W+", "-", Path(word).name), (name, config, wanted)
+
+
+def huggingface_source(word: str, languages: tuple[str, str], split: str) -> PairSource:
+    """A data set of Hugging Face's hub, or a folder of its files: NAME, or NAME:CONFIG.
+
+    Its rows have a column `translation` with a text of each language, or a column of each.
+    """
+    open_rows, name, identity = huggingface_rows(word, split)
+
+    def read(on_empty: Callable[[str], object]) -> Iterator[SentencePair]:
+        return skip_empty(located_rows(open_rows(), f"hf:{word}", languages), on_empty)
+
+    return PairSource(name, languages, read, identity)
 
 
 def located_rows(

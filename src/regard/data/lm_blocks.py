@@ -1,19 +1,23 @@
-"""Language-model blocks: the training blocks of a token stream, and sliding windows for evaluation.
+"""Language-model blocks: training blocks of a token stream, sliding windows for evaluation, and the sources of texts.
 
     ids = encode_text(tokenizer, read_text("input.txt.xz"))
     LMBlocks(ids, length=256, rows=64, seed=0).at(epoch, index)   the micro-batches of a training step
+    MixtureBlocks(TextMixture.open(["prepared"]), length=256).at(epoch, index)   the same of prepared corpora
     for block in sliding_windows(ids, length=256, stride=128): ...   every token scored once
 
 The stream of n tokens begins with BOS, so that the first token is predicted as well: n targets.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +25,30 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from regard.data.files import decode_lines, open_decompressed, require_file
-from regard.data.tokenizers.base import BOS, EOS, PAD, Tokenizer, WordTokenizer
-from regard.world.splitmix import combine_seeds, random_key, random_keys
+from regard.data.corpora import (
+    CORPORA,
+    DATASETS,
+    MTDATA,
+    corpus_path,
+    file_identity,
+    find_corpus,
+    huggingface_rows,
+    numbered_names,
+)
+from regard.data.files import (
+    check_text,
+    decode_lines,
+    file_format,
+    open_decompressed,
+    read_json_objects,
+    read_lines,
+    require_file,
+)
+from regard.data.token_files import TextMixture, TokenStream
+from regard.data.tokenizers.base import BOS, EOS, PAD, LosslessTokenizer, Tokenizer, WordTokenizer
+from regard.world.splitmix import combine_seeds, permute, random_key, random_keys
+
+WHOLE = "whole"  # the split of a known corpus that is one text
 
 
 def read_text(path: str | Path) -> str:
@@ -51,6 +76,115 @@ def read_text(path: str | Path) -> str:
     return text + "\n" if last.endswith(b"\n") else text
 
 
+# --- sources of texts, by the words of a command line ---
+
+
+@dataclass(frozen=True, eq=False)
+class TextSource:
+    """Where texts come from.
+
+    Args:
+        name: a short one, for a folder.
+        read: the texts, one at a time, each with a line's end.
+        identity: what must be as it was for a preparation to go on: paths, sizes and times of files.
+        documents: whether each text stands by itself; if not, they are the lines of one.
+        languages: none; pairs have two.
+    """
+
+    name: str
+    read: Callable[[], Iterator[str]]
+    identity: tuple[str, ...]
+    documents: bool
+    languages: tuple[str, ...] = ()
+
+
+def parse_text_sources(
+    words: Sequence[str], column: str = "text", split: str = "train", folder: Path | None = None
+) -> list[TextSource]:
+    """Known corpora and files of running text, and documents: a column of a .jsonl, or of a data set of Hugging Face.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> _ = Path("stories.jsonl").write_text('{"text": "Once."}\\n{"text": "Twice."}\\n')
+        >>> (source,) = parse_text_sources(["stories.jsonl"])
+        >>> source.name, source.documents, list(source.read())
+        ('stories', True, ['Once.\\n', 'Twice.\\n'])
+    """
+    found: list[TextSource] = []
+    for word in words:
+        if word.startswith(MTDATA):
+            raise ValueError(f"{word}: mtdata knows pairs, not texts; leave out --task, or give files")
+        if word.startswith(DATASETS):
+            found.append(huggingface_texts(word.removeprefix(DATASETS), column, split))
+        elif word in CORPORA and not Path(word).exists():
+            found.append(known_text(word, split, folder))
+        else:
+            found.append(file_text(require_file(word), column))
+    return numbered_names(found)
+
+
+def known_text(name: str, split: str, folder: Path | None) -> TextSource:
+    """The running text of a known corpus."""
+    if WHOLE in find_corpus(name).splits:
+        identity = file_identity(corpus_path(name, WHOLE, folder)), split
+        return TextSource(
+            name, lambda: with_line_ends(split_lines(read_part(name, split, folder))), identity, documents=False
+        )
+    source = file_text(corpus_path(name, split, folder), "")
+    return replace(source, name=name if split == "train" else f"{name}.{split}")
+
+
+def read_part(name: str, split: str, folder: Path | None) -> str:
+    """Of a known corpus that is one text: the first nine tenths of its characters to train on, the rest to validate."""
+    if split == "test":
+        raise ValueError(f"{name} has no split 'test'; it has train, valid")
+    text = read_text(corpus_path(name, WHOLE, folder))
+    nine = len(text) * 9 // 10
+    return text[:nine] if split == "train" else text[nine:]
+
+
+def file_text(path: Path, column: str) -> TextSource:
+    if file_format(path) in (".tsv", ".conllu"):
+        raise ValueError(f"{path}: a table, not running text; give a .jsonl of documents, or plain text")
+    documents = file_format(path) == ".jsonl"
+    name = path.name.split(".")[0] or path.name
+
+    def read() -> Iterator[str]:
+        if not documents:
+            return with_line_ends(read_lines(path, keep_ends=True))
+        rows = ((where, row) for where, row in read_json_objects(path, (column,)) if row is not None)
+        return column_texts(rows, column)
+
+    return TextSource(name, read, (file_identity(path), column if documents else ""), documents)
+
+
+def with_line_ends(lines: Iterable[str]) -> Iterator[str]:
+    r"""Lines that all end in \n, the last one too."""
+    return (line.removesuffix("\n").removesuffix("\r") + "\n" for line in lines)
+
+
+def column_texts(rows: Iterable[tuple[str, Mapping[str, Any]]], column: str) -> Iterator[str]:
+    for where, row in rows:
+        if not isinstance(text := row.get(column), str):
+            names = ", ".join(map(repr, row)) or "an empty row"
+            raise ValueError(f"{where}: no text in {column!r}, only {names}; name the column: --column NAME")
+        yield check_text(text, where).rstrip("\n") + "\n"
+
+
+def huggingface_texts(word: str, column: str, split: str) -> TextSource:
+    """A column of a data set of Hugging Face's hub, or of a folder of its files."""
+    open_rows, name, identity = huggingface_rows(word, split)
+
+    def read() -> Iterator[str]:
+        rows = ((f"hf:{word}, row {number}", row) for number, row in enumerate(open_rows(), 1))
+        return column_texts(rows, column)
+
+    return TextSource(name, read, (*identity, column), documents=True)
+
+
+# --- ids ---
+
+
 def encode_text(tokenizer: Tokenizer, text: str) -> Int[Tensor, " n"]:
     """One text as a stream of ids, with line ends; `WordTokenizer` loses those: see `encode_lines`."""
     return torch.tensor(tokenizer.encode(text), dtype=torch.long)
@@ -74,6 +208,45 @@ def encode_stream(tokenizer: Tokenizer, lines: Sequence[str]) -> Int[Tensor, " n
         if isinstance(tokenizer, WordTokenizer)
         else encode_text(tokenizer, "".join(lines))
     )
+
+
+def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[str], *, opening: bool) -> list[list[int]]:
+    """Pieces of a text that end with lines, each by itself, so that a text of any size can be encoded.
+
+    A subword tokenizer puts a blank before a text. Before a piece that follows a line's end there is none, so it is
+    encoded with the line's end, whose tokens are taken off again.
+
+    Args:
+        opening: whether the first piece is the beginning of the text.
+    """
+    if isinstance(tokenizer, WordTokenizer):
+        return [encode_lines(tokenizer, split_lines(piece)).tolist() for piece in pieces]
+    if not isinstance(tokenizer, LosslessTokenizer) or not tokenizer.prefix:
+        return tokenizer.encode_batch(pieces)
+    before = [opening and n == 0 for n in range(len(pieces))]
+    encoded = tokenizer.encode_batch(
+        [piece if first else f"\n{piece}" for piece, first in zip(pieces, before, strict=True)]
+    )
+    return [
+        ids if first else without_line_end(tokenizer, ids) or tokenizer.encode(piece)
+        for piece, first, ids in zip(pieces, before, encoded, strict=True)
+    ]
+
+
+def without_line_end(tokenizer: LosslessTokenizer, ids: list[int]) -> list[int]:
+    """The ids behind the line's end that a text begins with; none if a token spells more than that end."""
+    size, wanted = 0, len(f"{tokenizer.prefix}\n".encode())
+    for number, one in enumerate(ids):
+        if size >= wanted:
+            return ids[number:] if size == wanted else []
+        size += sum(map(len, tokenizer.ids_to_bytes([one])))
+    return []
+
+
+def split_lines(text: str) -> list[str]:
+    """With their ends; a line ends in \\n and nowhere else."""
+    *lines, rest = text.split("\n")
+    return [f"{line}\n" for line in lines] + ([rest] if rest else [])
 
 
 # --- blocks ---
@@ -118,14 +291,18 @@ class LMBlock:
 Span = tuple[int, int, int]
 
 
-def cut_rows(stream: Int[Tensor, " n"], spans: Sequence[Span], length: int) -> LMBlock:
+def cut_rows(stream: Int[Tensor, " n"] | TokenStream, spans: Sequence[Span], length: int) -> LMBlock:
     """The rows of a stream that begins with BOS, each padded to `length`."""
     start, fresh, stop = rearrange(torch.tensor(spans), "b edge -> edge b 1")
     at = start + torch.arange(length)
     inside = at < stop
     at = at.clamp(max=len(stream) - 2)
-    inputs, targets = torch.where(inside, stream[at], PAD), torch.where(inside, stream[at + 1], PAD)
+    inputs, targets = (torch.where(inside, ids_at(stream, places), PAD) for places in (at, at + 1))
     return LMBlock(inputs, targets, inside & (at >= fresh))
+
+
+def ids_at(stream: Int[Tensor, " n"] | TokenStream, places: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+    return stream[places] if isinstance(stream, Tensor) else torch.from_numpy(stream[places.numpy()])
 
 
 class BlockOrder(StrEnum):
@@ -143,11 +320,53 @@ class BlockOrder(StrEnum):
     SEQUENTIAL = "onward"  # the rows of a step continue those of the step before
 
 
-@dataclass(frozen=True, eq=False)
-class LMBlocks:
-    """Training blocks of a language model: every target once in an epoch, whatever the length and the offset.
+class TrainingBlocks(ABC):
+    """Abstract: blocks to train on; a step is a function of (seed, epoch, index), so training can resume at any."""
 
-    A step is a function of (seed, epoch, index) and nothing else, so that training can resume at any.
+    length: int
+    rows: int
+    """So many blocks make a step."""
+    micro_batch_rows: int | None
+    """At most so many in a micro-batch; the gradients of a step's micro-batches are added up."""
+    seed: int
+    context_length: int
+    """So many tokens before each block are read as well, as context only: they do not count."""
+
+    @abstractmethod
+    def steps(self, epoch: int) -> int:
+        """How many steps the epoch has: one more or less, since the offset changes."""
+
+    @abstractmethod
+    def _spans(self, epoch: int, index: int) -> list[Span]:
+        """The blocks of a step: where the text of each begins, its first target, and the one behind its last."""
+
+    @property
+    @abstractmethod
+    def _stream(self) -> Int[Tensor, " n"] | TokenStream: ...
+
+    def at(self, epoch: int, index: int) -> list[LMBlock]:
+        """The micro-batches of a step."""
+        if epoch < 0 or not 0 <= index < self.steps(epoch):
+            raise ValueError(f"epoch={epoch} and index={index} count from 0, and an index is below `steps(epoch)`")
+        with_context = [
+            (max(fresh - self.context_length, begin), fresh, stop) for begin, fresh, stop in self._spans(epoch, index)
+        ]
+        return [
+            cut_rows(self._stream, part, self.context_length + self.length)
+            for part in split_spans(with_context, self.micro_batch_rows or len(with_context))
+        ]
+
+    def _check_sizes(self) -> None:
+        for name, number in (("length", self.length), ("rows", self.rows), ("micro_batch_rows", self.micro_batch_rows)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name}={number} must be at least 1")
+        if self.context_length < 0:
+            raise ValueError(f"context_length={self.context_length} must be at least 0")
+
+
+@dataclass(frozen=True, eq=False)
+class LMBlocks(TrainingBlocks):
+    """Training blocks of a language model: every target once in an epoch, whatever the length and the offset.
 
     Examples:
         >>> blocks = LMBlocks(torch.arange(4, 104), length=10, rows=4)
@@ -162,20 +381,13 @@ class LMBlocks:
     length: int
     _: KW_ONLY
     rows: int = 32
-    """So many blocks make a step."""
     micro_batch_rows: int | None = None
-    """At most so many in a micro-batch; the gradients of a step's micro-batches are added up."""
     order: BlockOrder = BlockOrder.SHUFFLED
     seed: int = 0
     context_length: int = 0
-    """So many tokens before each block are read as well, as context only: they do not count."""
 
     def __post_init__(self):
-        for name, number in (("length", self.length), ("rows", self.rows), ("micro_batch_rows", self.micro_batch_rows)):
-            if number is not None and number < 1:
-                raise ValueError(f"{name}={number} must be at least 1")
-        if self.context_length < 0:
-            raise ValueError(f"context_length={self.context_length} must be at least 0")
+        self._check_sizes()
         if self.order not in list(BlockOrder):
             raise ValueError(f"order={self.order!r} is no order of blocks; choose from {', '.join(BlockOrder)}")
         assert (
@@ -184,47 +396,145 @@ class LMBlocks:
         if self.order == BlockOrder.SEQUENTIAL and len(self.ids) < self.rows:
             raise ValueError(f"{len(self.ids)} tokens cannot fill {self.rows} rows side by side; take fewer rows")
 
-    def steps(self, epoch: int) -> int:
-        """How many steps the epoch has: one more or less, since the offset changes."""
+    def steps(self, epoch):
         if self.order == BlockOrder.SEQUENTIAL:
             return math.ceil(math.ceil(len(self.ids) / self.rows) / self.length)
         return math.ceil(self._count(epoch) / self.rows)
 
-    def at(self, epoch: int, index: int) -> list[LMBlock]:
-        """The micro-batches of a step."""
-        if epoch < 0 or not 0 <= index < self.steps(epoch):
-            raise ValueError(f"epoch={epoch} and index={index} count from 0, and an index is below `steps(epoch)`")
-        spans = self._sequential_spans(index) if self.order == BlockOrder.SEQUENTIAL else self._shuffled(epoch, index)
-        with_context = [(max(start - self.context_length, 0), fresh, stop) for start, fresh, stop in spans]
-        return [
-            cut_rows(self._stream, part, self.context_length + self.length)
-            for part in split_spans(with_context, self.micro_batch_rows or len(with_context))
-        ]
+    def _spans(self, epoch, index):
+        return self._sequential_spans(index) if self.order == BlockOrder.SEQUENTIAL else self._shuffled(epoch, index)
 
     @cached_property
-    def _stream(self) -> Int[Tensor, " n"]:
+    def _stream(self) -> Int[Tensor, " n"]:  # type: ignore[override]
         return prepend_bos(self.ids)
 
-    def _first(self, epoch: int) -> int:
-        """How long the first block of an epoch is: the random offset of those after it."""
-        return 1 + random_key(combine_seeds(self.seed, epoch, 0), 0) % self.length
+    def _cuts(self, epoch: int) -> "TextCuts":
+        return TextCuts.of(len(self.ids), self.length, combine_seeds(self.seed, epoch, 0))
 
     def _count(self, epoch: int) -> int:
-        return 1 + math.ceil(max(len(self.ids) - self._first(epoch), 0) / self.length)
+        return self._cuts(epoch).blocks
 
     def _shuffled(self, epoch: int, index: int) -> list[Span]:
         indices = permutation(combine_seeds(self.seed, epoch, 1), self._count(epoch))[
             index * self.rows : (index + 1) * self.rows
         ]
-        first = self._first(epoch)
-        stops = [first + index * self.length for index in indices]
-        starts = [max(stop - self.length, 0) for stop in stops]
-        return [(start, start, min(stop, len(self.ids))) for start, stop in zip(starts, stops, strict=True)]
+        return [(0, *self._cuts(epoch).bounds(number)) for number in indices]
 
     def _sequential_spans(self, index: int) -> list[Span]:
         edges = pairwise(row * len(self.ids) // self.rows for row in range(self.rows + 1))
         rest = [(start + index * self.length, stop) for start, stop in edges]
-        return [(start, start, min(start + self.length, stop)) for start, stop in rest]
+        return [(0, start, min(start + self.length, stop)) for start, stop in rest]
+
+
+@dataclass(frozen=True)
+class TextCuts:
+    """Where a text of so many targets is cut into blocks: all as long but for the first and the last."""
+
+    targets: int
+    length: int
+    first: int
+    """How long the first block is: the offset of those after it."""
+
+    @staticmethod
+    def of(targets: int, length: int, seed: int) -> "TextCuts":
+        """At an offset that the seed says."""
+        return TextCuts(targets, length, 1 + random_key(seed, 0) % length)
+
+    @property
+    def blocks(self) -> int:
+        return 1 + math.ceil(max(self.targets - self.first, 0) / self.length)
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """The first target of a block, and the one behind its last."""
+        stop = self.first + number * self.length
+        return max(stop - self.length, 0), min(stop, self.targets)
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureBlocks(TrainingBlocks):
+    """Training blocks of prepared corpora, as `LMBlocks` cuts them, with a computed order: nothing is held of a block.
+
+    Every pass over a corpus cuts it at another offset and takes its blocks in another order. An epoch is a pass over
+    each corpus, or, with weights, as many passes and parts of one as its weight asks for; the next goes on there.
+
+    Examples:
+        >>> import numpy as np
+        >>> from regard.data.token_files import write_corpus, write_text_shard
+        >>> shard = write_text_shard(Path("prepared/text/00000.tokens"), np.arange(4, 104), id_bytes=2)
+        >>> about = {"content": "text", "vocabulary": "mine", "text": {}, "texts": 1, "characters": 300}
+        >>> write_corpus(Path("prepared/text"), [shard], about)
+        >>> blocks = MixtureBlocks(TextMixture.open(["prepared/text"]), length=10, rows=4)
+        >>> steps = [blocks.at(epoch=0, index=index) for index in range(blocks.steps(epoch=0))]
+        >>> sum(block.tokens for step in steps for block in step)
+        100
+    """
+
+    mixture: TextMixture
+    length: int
+    _: KW_ONLY
+    rows: int = 32
+    micro_batch_rows: int | None = None
+    seed: int = 0
+    context_length: int = 0
+
+    def __post_init__(self):
+        self._check_sizes()
+
+    @property
+    def _stream(self):
+        return self.mixture.stream
+
+    def steps(self, epoch):
+        return math.ceil(epoch_passes(self, epoch)[-1].stop / self.rows)
+
+    def cuts(self, corpus: int, number: int) -> TextCuts:
+        """Those of a pass over a corpus."""
+        return TextCuts.of(self.mixture.corpora[corpus].ids, self.length, combine_seeds(self.seed, corpus, number, 0))
+
+    def _spans(self, epoch, index):
+        passes = epoch_passes(self, epoch)
+        here = np.arange(index * self.rows, min((index + 1) * self.rows, passes[-1].stop))
+        places = permute(combine_seeds(self.seed, epoch, 1), passes[-1].stop, here)
+        stops = np.array([one.stop for one in passes])
+        chosen = [passes[number] for number in np.searchsorted(stops, places, "right")]
+        cuts = [self.cuts(one.corpus, one.number) for one in chosen]
+        seeds = np.array([combine_seeds(self.seed, one.corpus, one.number, 2) for one in chosen], np.uint64)
+        firsts = np.array([one.first - one.stop + one.blocks for one in chosen])
+        numbers = permute(seeds, np.array([one.blocks for one in cuts]), places + firsts).tolist()
+        begins = [int(self._stream.text_starts[one.corpus]) for one in chosen]
+        bounds = [one.bounds(number) for one, number in zip(cuts, numbers, strict=True)]
+        return [(begin, begin + start, begin + stop) for begin, (start, stop) in zip(begins, bounds, strict=True)]
+
+
+@dataclass(frozen=True)
+class CorpusPass:
+    """What an epoch sees of a pass over a corpus: so many blocks in its order, from the first on.
+
+    Args:
+        stop: how many blocks the epoch has up to the last of these.
+    """
+
+    corpus: int
+    number: int
+    first: int
+    blocks: int
+    stop: int
+
+
+@lru_cache(maxsize=2)  # every step of an epoch asks for the same
+def epoch_passes(blocks: MixtureBlocks, epoch: int) -> list[CorpusPass]:
+    """An epoch sees `repeats` passes over each corpus; the last of it and the first of the next may be one pass."""
+    found: list[CorpusPass] = []
+    stop = 0
+    for corpus, repeats in enumerate(map(Fraction, blocks.mixture.repeats)):
+        begin, end = epoch * repeats, (epoch + 1) * repeats
+        for number in range(math.floor(begin), math.ceil(end)):
+            count = blocks.cuts(corpus, number).blocks
+            first, last = (math.ceil(min(max(edge - number, 0), 1) * count) for edge in (begin, end))
+            if last > first:
+                stop += last - first
+                found.append(CorpusPass(corpus, number, first, last - first, stop))
+    return found
 
 
 def split_spans(spans: Sequence[Span], most: int) -> list[Sequence[Span]]:

@@ -1,8 +1,8 @@
-"""Preparation: sentence pairs cleaned, tokenised and written as token files, by several processes; it can be resumed.
+"""Preparation: sentence pairs or texts cleaned, tokenised, and written as token files by several processes, resumable.
 
     out/
       prepare.json              what was asked for, and how many pairs there are: made by a first pass
-      source.json, target.json  the tokenizers, learnt in that pass from a sample
+      source.json, target.json  the tokenizers, learnt in that pass from a sample; of texts, tokenizer.json
       europarl/, tatoeba/       a prepared corpus each (`regard.data.token_files`)
       cleaning.json             what each rule removed
 
@@ -13,8 +13,9 @@ was killed goes on with the chunks that have no shard, and ends with the same by
 import json
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -24,7 +25,7 @@ from itertools import chain, islice
 from multiprocessing import get_context, parent_process
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +45,14 @@ from regard.data.cleaning import (
 )
 from regard.data.corpora import PairSource
 from regard.data.files import make_folder, write_text_atomic
+from regard.data.lm_blocks import TextSource, encode_pieces, split_lines
 from regard.data.parallel import SentencePair, write_pairs
 from regard.data.token_files import (
     HELD_OUT_FILE,
+    HELD_OUT_TEXT,
     MAX_SIDE,
     SHARD_SUFFIX,
+    TEXT,
     ShardInfo,
     TokenCorpus,
     TokenShard,
@@ -56,6 +60,7 @@ from regard.data.token_files import (
     is_token_corpus,
     write_corpus,
     write_shard,
+    write_text_shard,
 )
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.pretrained import language_tag
@@ -64,7 +69,10 @@ from regard.world.splitmix import combine_seeds, random_keys_at
 
 PLAN_FILE, PLAN_FORMAT, REPORT_FILE = "prepare.json", "regard preparation 1", "cleaning.json"
 VOCABULARY_PAIRS = 1_000_000  # a sample of so many at most is read to learn the vocabularies
+VOCABULARY_CHARACTERS = 100_000_000  # or, of texts, of so many
 MIN_SHARD_PAIRS, USUAL_SHARDS = 2**14, 256
+MIN_CHUNK_CHARACTERS, MAX_CHUNK_CHARACTERS = 2**22, 2**26  # of texts that become a shard
+PIECE_CHARACTERS, PIECES_AT_ONCE = 2**14, 64  # that are encoded by themselves, and together
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.01, 2000
 ENCODED_PAIRS = 1024  # pairs tokenised together
 SAMPLE, HOLD_OUT = 0, 1  # what a random key of a pair is drawn for
@@ -76,22 +84,98 @@ def no_report(what: str, done: int, total: int | None) -> None:
     """The default: nobody is told how far it is."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparationRequest:
-    """What is to be prepared.
+E = TypeVar("E")  # a sentence pair, or a text
+
+
+class Preparation(ABC, Generic[E]):
+    """Abstract: what is to be prepared, and how its examples are read, cleaned and encoded.
 
     Args:
         sources: corpora, each of which becomes a folder.
         out: the folder of these folders.
         text: how the vocabularies are made, the table [text] of a run; it is kept with the corpora.
-        learn: learns the two from a sample of the pairs.
         vocabulary: a prepared corpus, or a run, whose vocabularies are taken instead.
-        rules: which pairs are kept; None keeps all but those with an empty side.
-        excluded: sentences of test sets: pairs with one of them on a side are left out.
-        held_out: at most so many pairs of each corpus are set aside to validate on.
-        tags: begin each source with its target language, as in >>fr<<; None, if there are several.
+        excluded: sentences of test sets: what has one of them is left out.
+        held_out: at most so many examples of each corpus are set aside to validate on.
         workers: processes.
     """
+
+    sources: Sequence[Any]
+    out: Path
+    text: Mapping[str, Any]
+    vocabulary: Path | None
+    excluded: HashSet
+    held_out: int
+    workers: int
+
+    parts: ClassVar[tuple[str, ...]]  # the files of the tokenizers, without .json
+    one: ClassVar[str]  # what an example is called
+    sampled: ClassVar[int]  # the size of the examples that vocabularies are learnt from
+    duplicates: bool
+
+    @property
+    @abstractmethod
+    def rule_identity(self) -> dict[str, Any]:
+        """What must be the same besides, for a preparation to go on."""
+
+    @abstractmethod
+    def read(self, source: Any, on_empty: Callable[[str], object]) -> Iterator[E]: ...
+
+    @abstractmethod
+    def size(self, example: E) -> int:
+        """What chunks of examples are measured by."""
+
+    @abstractmethod
+    def chunk_size(self, sizes: Sequence[int]) -> int:
+        """That of a chunk, of corpora of these sizes: such that there are at most some hundreds."""
+
+    @abstractmethod
+    def sides(self, example: E) -> tuple[str, ...]:
+        """Its texts."""
+
+    @abstractmethod
+    def learn_vocabularies(self, sample: Sequence[E]) -> Sequence[Tokenizer]: ...
+
+    @abstractmethod
+    def writers(self, counts: Sequence[int]) -> "list[ShardWriter[E]]":
+        """What writes the shards of each source, which has so many examples."""
+
+    @abstractmethod
+    def is_filtered(self, source: Any) -> bool:
+        """Whether examples of a source are compared with test sets and with each other."""
+
+    @abstractmethod
+    def finish(self, source: Any, folder: Path, shards: Sequence[TokenShard]) -> dict[str, Any]:
+        """Writes what was held out; and what the corpus is besides."""
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a preparation to go on."""
+        hashes = np.concatenate([np.zeros(0, np.uint64), *self.excluded.runs])
+        vocabulary = vocabulary_paths(self.vocabulary, self.parts) if self.vocabulary else ()
+        return {
+            "sources": [[one.name, *one.languages, *one.identity] for one in self.sources],
+            "text": dict(self.text),
+            "vocabulary": [sha256(path.read_bytes()).hexdigest() for path in vocabulary],
+            "excluded": sha256(np.sort(hashes).tobytes()).hexdigest(),
+            "held_out": self.held_out,
+            **self.rule_identity,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairPreparation(Preparation[SentencePair]):
+    """Sentence pairs to be prepared.
+
+    Args:
+        learn: learns the two vocabularies from a sample of the pairs.
+        rules: which pairs are kept; None keeps all but those with an empty side.
+        tags: begin each source with its target language, as in >>fr<<; None, if there are several.
+    """
+
+    parts: ClassVar = SIDES
+    one: ClassVar = "pair"
+    sampled: ClassVar = VOCABULARY_PAIRS
 
     sources: Sequence[PairSource]
     out: Path
@@ -112,25 +196,136 @@ class PreparationRequest:
     def tagged(self) -> bool:
         return len(self.targets) > 1 if self.tags is None else self.tags
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """What must be the same for a preparation to go on."""
-        hashes = np.concatenate([np.zeros(0, np.uint64), *self.excluded.runs])
-        vocabulary = vocabulary_paths(self.vocabulary) if self.vocabulary else ()
+    @property
+    def duplicates(self) -> bool:  # type: ignore[override]
+        return bool(self.rules and self.rules.duplicates)
+
+    @property
+    def rule_identity(self):
+        return {"rules": asdict(self.rules) if self.rules else None, "tagged": self.tagged}
+
+    def read(self, source, on_empty):
+        return source.read(on_empty)
+
+    def size(self, example):
+        return 1
+
+    def chunk_size(self, sizes):
+        return max(MIN_SHARD_PAIRS, 1 << max(-(-sum(sizes) // USUAL_SHARDS) - 1, 0).bit_length())
+
+    def sides(self, example):
+        return example.source, example.target
+
+    def is_filtered(self, source):
+        return True
+
+    def learn_vocabularies(self, sample):
+        """With a token for each target language, if sources are to begin with it."""
+        source, target = self.learn(sample)
+        if not self.tagged:
+            return source, target
+        if not isinstance(source, SubwordTokenizer) or not isinstance(target, SubwordTokenizer):
+            raise ValueError(f"target languages are tokens among subwords, not {source.kind}; use bpe, or no tags")
+        tags = [language_tag(language) for language in self.targets]
+        # one vocabulary for both sides has them on both
+        return source.with_tags(tags), target.with_tags(tags) if source.model == target.model else target
+
+    def writers(self, counts):
+        rules = self.rules or KEEP_ALL
+        identifier = make_identifier(self.sources) if rules.language else None
+        source, target = load_vocabularies(self.out, self.parts)
+        return [
+            PairShardWriter(
+                (source, target), one.languages, rules, identifier, hold_out_below(n, self.held_out, count), self.tagged
+            )
+            for n, (one, count) in enumerate(zip(self.sources, counts, strict=True))
+        ]
+
+    def finish(self, source, folder, shards):
+        held_out = [SentencePair(*sides) for shard in shards for sides in shard.info["held_out"]]
+        write_pairs(held_out, folder / HELD_OUT_FILE)
         return {
-            "sources": [[one.name, *one.languages, *one.identity] for one in self.sources],
-            "text": dict(self.text),
-            "vocabulary": [sha256(path.read_bytes()).hexdigest() for path in vocabulary],
-            "rules": asdict(self.rules) if self.rules else None,
-            "excluded": sha256(np.sort(hashes).tobytes()).hexdigest(),
-            "held_out": self.held_out,
+            "source": source.languages[0],
+            "target": source.languages[1],
             "tagged": self.tagged,
+            "pairs": sum(map(len, shards)),
+            "held_out": len(held_out),
         }
 
 
-def vocabulary_paths(folder: Path) -> tuple[Path, Path]:
+@dataclass(frozen=True, kw_only=True)
+class TextPreparation(Preparation[str]):
+    """Texts to be prepared: of running text all lines are kept, of documents the first of those that are the same.
+
+    Args:
+        learn: learns the vocabulary from a sample of the lines.
+        duplicates: leave out documents that were there before, but for case, punctuation and spaces.
+    """
+
+    parts: ClassVar = ("tokenizer",)
+    one: ClassVar = "text"
+    sampled: ClassVar = VOCABULARY_CHARACTERS
+
+    sources: Sequence[TextSource]
+    out: Path
+    text: Mapping[str, Any]
+    learn: Callable[[Sequence[str]], Tokenizer]
+    vocabulary: Path | None = None
+    duplicates: bool = True
+    excluded: HashSet = field(default_factory=HashSet)
+    held_out: int = MAX_HELD_OUT
+    workers: int = 1
+
+    def __post_init__(self):
+        if len(self.excluded) and (running := [one.name for one in self.sources if not one.documents]):
+            raise ValueError(
+                f"{running[0]} is running text, from which no line is removed; give documents (.jsonl) to exclude some"
+            )
+
+    @property
+    def rule_identity(self):
+        return {"content": TEXT, "duplicates": self.duplicates}
+
+    def read(self, source, on_empty):
+        return source.read()
+
+    def size(self, example):
+        return len(example)
+
+    def chunk_size(self, sizes):
+        return min(max(MIN_CHUNK_CHARACTERS, -(-sum(sizes) // USUAL_SHARDS)), MAX_CHUNK_CHARACTERS)
+
+    def sides(self, example):
+        return (example,)
+
+    def is_filtered(self, source):
+        return source.documents
+
+    def learn_vocabularies(self, sample):
+        return [self.learn([line for text in sample for line in split_lines(text)])]
+
+    def writers(self, counts):
+        (tokenizer,) = load_vocabularies(self.out, self.parts)
+        return [
+            TextShardWriter(tokenizer, hold_out_below(n, self.held_out, count), None if one.documents else count)
+            for n, (one, count) in enumerate(zip(self.sources, counts, strict=True))
+        ]
+
+    def finish(self, source, folder, shards):
+        held_out = [text for shard in shards for text in shard.info["held_out"]]
+        write_text_atomic(folder / HELD_OUT_TEXT, "".join(held_out))
+        texts, characters = (sum(shard.info[name] for shard in shards) for name in ("texts", "characters"))
+        return {"content": TEXT, "texts": texts, "characters": characters, "held_out": len(held_out)}
+
+
+def hold_out_below(number: int, most: int, count: int) -> tuple[int, int]:
+    """The seed of random keys for the examples of a corpus, and the key below which one is set aside."""
+    return combine_seeds(number, HOLD_OUT), int(min(HELD_OUT_SHARE, most / count) * 2**64)
+
+
+def vocabulary_paths(folder: Path, parts: Sequence[str]) -> tuple[Path, ...]:
     """The tokenizers of a prepared corpus, a folder of them, or a run."""
-    paths = folder / "source.json", folder / "target.json"
+    paths = tuple(folder / f"{part}.json" for part in parts)
     if missing := [path for path in paths if not path.is_file()]:
         raise ValueError(f"{missing[0]}: no such file; name a prepared corpus, or a run of regard train")
     return paths
@@ -145,25 +340,18 @@ def vocabulary_text(folder: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class PreparationPlan:
-    """What the first pass found: how many pairs each corpus has, and the sizes that follow."""
+    """What the first pass found: how many examples each corpus has, and their sizes."""
 
-    pairs: tuple[int, ...]
-
-    @property
-    def shard_pairs(self) -> int:
-        """Pairs in a chunk: a power of two, such that there are at most some hundreds."""
-        return max(MIN_SHARD_PAIRS, 1 << max(-(-sum(self.pairs) // USUAL_SHARDS) - 1, 0).bit_length())
+    counts: tuple[int, ...]
+    sizes: tuple[int, ...]
 
 
-def prepare_corpora(request: PreparationRequest, progress: Progress = no_report) -> list[TokenCorpus]:
+def prepare_corpora(request: Preparation[Any], progress: Progress = no_report) -> list[TokenCorpus]:
     """Prepares all corpora of the request, or what is left to do of them."""
     make_folder(request.out)
     plan = load_plan(request) or make_plan(request, progress)
-    identifier = make_identifier(request) if request.rules and request.rules.language else None
-    before = SeenFilter(bool(request.rules and request.rules.duplicates), request.excluded)
-    found = [
-        prepare_source(request, plan, number, before, identifier, progress) for number in range(len(request.sources))
-    ]
+    before, writers = SeenFilter(request.duplicates, request.excluded), request.writers(plan.counts)
+    found = [prepare_source(request, plan, number, before, writer, progress) for number, writer in enumerate(writers)]
     reports = {one.folder.name: one.description["cleaning"] for one in found}
     write_text_atomic(request.out / REPORT_FILE, json.dumps(reports, ensure_ascii=False, indent=1) + "\n")
     return found
@@ -172,7 +360,7 @@ def prepare_corpora(request: PreparationRequest, progress: Progress = no_report)
 # --- the first pass: counts and vocabularies ---
 
 
-def load_plan(request: PreparationRequest) -> PreparationPlan | None:
+def load_plan(request: Preparation[Any]) -> PreparationPlan | None:
     """That of a preparation to go on with."""
     path = request.out / PLAN_FILE
     if not path.exists():
@@ -183,7 +371,8 @@ def load_plan(request: PreparationRequest) -> PreparationPlan | None:
         saved = json.loads(path.read_bytes())
         if saved["format"] != PLAN_FORMAT:
             raise ValueError(f"its format is {saved['format']!r}, not {PLAN_FORMAT!r}")
-        asked, plan = saved["request"], PreparationPlan(tuple(map(int, saved["pairs"])))
+        asked, counts = saved["request"], tuple(map(int, saved["pairs"]))
+        plan = PreparationPlan(counts, tuple(map(int, saved.get("sizes", counts))))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged or foreign ({error}); choose another folder") from None
     if changed := [name for name, value in request.identity.items() if asked.get(name) != value]:
@@ -193,75 +382,73 @@ def load_plan(request: PreparationRequest) -> PreparationPlan | None:
     return plan
 
 
-def make_plan(request: PreparationRequest, progress: Progress) -> PreparationPlan:
-    """Counts the pairs, and learns the vocabularies from a sample of them."""
-    sample, counts = list[SentencePair](), list[int]()
+def make_plan(request: Preparation[Any], progress: Progress) -> PreparationPlan:
+    """Counts the examples, and learns the vocabularies from a sample of them."""
+    sample, counts, sizes = list[Any](), list[int](), list[int]()
     for number, source in enumerate(request.sources):
-        drawn = SampledPairs(VOCABULARY_PAIRS // len(request.sources), combine_seeds(number, SAMPLE))
-        for pair in source.read(str):
-            drawn.add(pair)
+        drawn = Sample(request.sampled // len(request.sources), combine_seeds(number, SAMPLE), request.size)
+        for example in request.read(source, str):
+            drawn.add(example)
             if drawn.seen % CLEANING_CHUNK == 0:
                 progress(f"reading {source.name}", drawn.seen, None)
         if not drawn.seen:
-            raise ValueError(f"{source.name}: no pairs in it; leave it out")
+            raise ValueError(f"{source.name}: no {request.one}s in it; leave it out")
         counts.append(drawn.seen)
-        sample += [pair for _, pair in drawn.held]
+        sizes.append(drawn.size)
+        sample += [example for _, example in drawn.held]
     progress("learning the vocabulary", 0, None)
-    source, target = (
-        load_vocabularies(request.vocabulary) if request.vocabulary else learn_vocabularies(request, sample)
+    vocabularies = (
+        load_vocabularies(request.vocabulary, request.parts)
+        if request.vocabulary
+        else request.learn_vocabularies(sample)
     )
-    source.save(request.out / "source.json")
-    target.save(request.out / "target.json")
+    for part, tokenizer in zip(request.parts, vocabularies, strict=True):
+        tokenizer.save(request.out / f"{part}.json")
     saved = {"format": PLAN_FORMAT, "request": request.identity, "pairs": counts}
+    if sizes != counts:
+        saved["sizes"] = sizes
     write_text_atomic(request.out / PLAN_FILE, json.dumps(saved, ensure_ascii=False, indent=1) + "\n")
-    return PreparationPlan(tuple(counts))
+    return PreparationPlan(tuple(counts), tuple(sizes))
 
 
 @dataclass(eq=False)
-class SampledPairs:
-    """At most so many pairs of a stream, each as likely: those with the least random keys."""
+class Sample(Generic[E]):
+    """Examples of a stream, of at most so much in all, each as likely: those with the least random keys."""
 
     most: int
     seed: int
+    measure: Callable[[E], int]
     seen: int = 0
+    size: int = 0
+    held_size: int = 0
     threshold: int = 2**64
-    held: list[tuple[int, SentencePair]] = field(default_factory=list)
+    held: list[tuple[int, E]] = field(default_factory=list)
 
-    def add(self, pair: SentencePair) -> None:
+    def add(self, example: E) -> None:
         if self.seen % CLEANING_CHUNK == 0:
             self.keys = random_keys_at(
                 self.seed, np.arange(self.seen, self.seen + CLEANING_CHUNK, dtype=np.uint64)
             ).tolist()
-        key = self.keys[self.seen % CLEANING_CHUNK]
+        key, size = self.keys[self.seen % CLEANING_CHUNK], self.measure(example)
         self.seen += 1
+        self.size += size
         if key < self.threshold:
-            self.held.append((key, pair))
-        while len(self.held) > self.most:
+            self.held.append((key, example))
+            self.held_size += size
+        while self.held_size > self.most and len(self.held) > 1:
             self.threshold //= 2
             self.held = [one for one in self.held if one[0] < self.threshold]
+            self.held_size = sum(self.measure(one) for _, one in self.held)
 
 
-def load_vocabularies(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    source, target = (load_tokenizer(path) for path in vocabulary_paths(folder))
-    return source, target
+def load_vocabularies(folder: Path, parts: Sequence[str]) -> list[Tokenizer]:
+    return [load_tokenizer(path) for path in vocabulary_paths(folder, parts)]
 
 
-def learn_vocabularies(request: PreparationRequest, sample: Sequence[SentencePair]) -> tuple[Tokenizer, Tokenizer]:
-    """With a token for each target language, if sources are to begin with it."""
-    source, target = request.learn(sample)
-    if not request.tagged:
-        return source, target
-    if not isinstance(source, SubwordTokenizer) or not isinstance(target, SubwordTokenizer):
-        raise ValueError(f"target languages are tokens among subwords, not {source.kind}; use bpe, or no tags")
-    tags = [language_tag(language) for language in request.targets]
-    # one vocabulary for both sides has them on both
-    return source.with_tags(tags), target.with_tags(tags) if source.model == target.model else target
-
-
-def make_identifier(request: PreparationRequest) -> LanguageIdentifier:
+def make_identifier(sources: Sequence[PairSource]) -> LanguageIdentifier:
     """Learnt from the first sentences of each corpus."""
     parts: dict[str, list[Iterator[str]]] = {}
-    for source in request.sources:
+    for source in sources:
         for side, language in zip(SIDES, source.languages, strict=True):
             parts.setdefault(language, []).append(map(attrgetter(side), source.read(str)))
     return LanguageIdentifier.train(
@@ -312,25 +499,27 @@ class CorpusCleaning:
 
 
 @dataclass(frozen=True, eq=False)
-class Chunk:
-    """Pairs that were read one after the other, without those that test sets or earlier pairs hold."""
+class Chunk(Generic[E]):
+    """Examples that were read one after the other, without those that test sets or earlier ones hold."""
 
     first: int  # the number of the first that was read
     numbers: list[int]
-    pairs: list[SentencePair]
+    examples: list[E]
     report: CleaningReport
 
 
-def read_chunks(source: PairSource, before: SeenFilter, size: int) -> Iterator[Chunk]:
-    """Chunks of so many pairs as they were read."""
+def read_chunks(request: Preparation[E], source: Any, before: SeenFilter, size: int) -> Iterator[Chunk[E]]:
+    """Chunks of so much as was read."""
     empty: list[str] = []
-    pairs, first = source.read(empty.append), 0
-    while some := list(islice(pairs, size)):
-        found = [
-            why
-            for at in range(0, len(some), CLEANING_CHUNK)
-            for why in before.objections(some[at : at + CLEANING_CHUNK])
-        ]
+    examples, first = request.read(source, empty.append), 0
+    for some in sized_chunks(examples, size, request.size):
+        found: list[str | None] = [None] * len(some)
+        if request.is_filtered(source):
+            found = [
+                why
+                for at in range(0, len(some), CLEANING_CHUNK)
+                for why in before.objections([request.sides(one) for one in some[at : at + CLEANING_CHUNK]])
+            ]
         removed = Counter(why for why in found if why) + Counter(empty=len(empty))
         kept = [at for at, why in enumerate(found) if why is None]
         report = CleaningReport(len(some) + len(empty), removed)
@@ -339,14 +528,80 @@ def read_chunks(source: PairSource, before: SeenFilter, size: int) -> Iterator[C
         empty.clear()
 
 
+def sized_chunks(examples: Iterable[E], size: int, measure: Callable[[E], int]) -> Iterator[list[E]]:
+    """Each as small as it can be to have this size."""
+    held, taken = list[E](), 0
+    for one in examples:
+        held.append(one)
+        taken += measure(one)
+        if taken >= size:
+            yield held
+            held, taken = [], 0
+    if held:
+        yield held
+
+
+class ShardWriter(ABC, Generic[E]):
+    """Abstract: cleans, tokenises and writes a chunk of a corpus, in whichever process."""
+
+    @abstractmethod
+    def __call__(self, chunk: Chunk[E], path: Path) -> None: ...
+
+
 @dataclass(frozen=True, eq=False)
-class ShardWriter:
-    """Cleans, tokenises and writes a chunk of a corpus, in whichever process.
+class TextShardWriter(ShardWriter[str]):
+    """The shard of a chunk of texts.
+
+    Args:
+        hold_out: the seed of random keys, and the key below which a document is set aside.
+        lines: how many lines running text has, of which the last are set aside; None, of documents.
+    """
+
+    tokenizer: Tokenizer
+    hold_out: tuple[int, int]
+    lines: int | None
+
+    def __call__(self, chunk, path):
+        seed, below = self.hold_out
+        numbers = np.array(chunk.numbers, np.uint64)
+        if self.lines is None:
+            is_aside = random_keys_at(seed, numbers) < below
+        else:  # in the middle of a text nothing would stand before it
+            is_aside = numbers >= self.lines - self.lines * below // 2**64
+        pieces = text_pieces(chunk.examples, is_aside.tolist())
+        ids = np.fromiter(
+            chain.from_iterable(
+                one
+                for first in range(0, len(pieces), PIECES_AT_ONCE)
+                for one in encode_pieces(
+                    self.tokenizer, pieces[first : first + PIECES_AT_ONCE], opening=chunk.first == first == 0
+                )
+            ),
+            np.uint32,
+        )
+        info = {
+            "cleaning": chunk.report.to_dict(),
+            "held_out": [text for text, aside in zip(chunk.examples, is_aside, strict=True) if aside],
+            "texts": int((~is_aside).sum()),
+            "characters": sum(map(len, pieces)),
+        }
+        write_text_shard(path, ids, id_bytes=id_bytes_for(self.tokenizer.size), info=info)
+
+
+def text_pieces(texts: Sequence[str], aside: Sequence[bool]) -> list[str]:
+    """Those that are not set aside, as pieces of lines that are encoded by themselves."""
+    lines = (line for text, away in zip(texts, aside, strict=True) if not away for line in split_lines(text))
+    return ["".join(some) for some in sized_chunks(lines, PIECE_CHARACTERS, len)]
+
+
+@dataclass(frozen=True, eq=False)
+class PairShardWriter(ShardWriter[SentencePair]):
+    """The shard of a chunk of pairs.
 
     Args:
         vocabularies: the tokenizers of source and target.
         hold_out: the seed of random keys, and the key below which a pair is set aside.
-        tag: whether sources begin with their target language.
+        tagged: whether sources begin with their target language.
     """
 
     vocabularies: tuple[Tokenizer, Tokenizer]
@@ -356,10 +611,12 @@ class ShardWriter:
     hold_out: tuple[int, int]
     tagged: bool
 
-    def __call__(self, chunk: Chunk, path: Path) -> None:
-        found = pair_objections(chunk.pairs, self.rules, self.identifier, self.languages)
+    def __call__(self, chunk, path):
+        found = pair_objections(chunk.examples, self.rules, self.identifier, self.languages)
         report = chunk.report + CleaningReport(0, Counter(why for why in found if why))
-        kept = [(n, self.tag(pair)) for n, pair, why in zip(chunk.numbers, chunk.pairs, found, strict=True) if not why]
+        kept = [
+            (n, self.tag(pair)) for n, pair, why in zip(chunk.numbers, chunk.examples, found, strict=True) if not why
+        ]
         seed, below = self.hold_out
         keys = random_keys_at(seed, np.array([n for n, _ in kept], np.uint64)).tolist()
         aside = [pair for (_, pair), key in zip(kept, keys, strict=True) if key < below]
@@ -397,32 +654,24 @@ def encode_pairs(
 
 
 def prepare_source(
-    request: PreparationRequest,
+    request: Preparation[E],
     plan: PreparationPlan,
     number: int,
     before: SeenFilter,
-    identifier: LanguageIdentifier | None,
+    writer: ShardWriter[E],
     progress: Progress,
 ) -> TokenCorpus:
     """One corpus. All of its text is read even where shards are there: what comes later must not repeat it."""
-    source, total = request.sources[number], plan.pairs[number]
+    source = request.sources[number]
     folder = request.out / source.name
     make_folder(folder)
-    complete, below = is_token_corpus(folder), int(min(HELD_OUT_SHARE, request.held_out / total) * 2**64)
-    writer = ShardWriter(
-        load_vocabularies(request.out),
-        source.languages,
-        request.rules or KEEP_ALL,
-        identifier,
-        (combine_seeds(number, HOLD_OUT), below),
-        request.tagged,
-    )
+    complete = is_token_corpus(folder)
     paths: list[Path] = []
 
-    def jobs() -> Iterator[tuple[Chunk, Path]]:
-        for chunk in read_chunks(source, before, plan.shard_pairs):
+    def jobs() -> Iterator[tuple[Chunk[E], Path]]:
+        for chunk in read_chunks(request, source, before, request.chunk_size(plan.sizes)):
             paths.append(folder / f"{len(paths):05d}{SHARD_SUFFIX}")
-            progress(f"preparing {source.name}", chunk.first, total)
+            progress(f"preparing {source.name}", chunk.first, plan.counts[number])
             if not complete and not paths[-1].exists():
                 yield chunk, paths[-1]
 
@@ -432,7 +681,7 @@ def prepare_source(
     return TokenCorpus.open(folder)
 
 
-def run_jobs(writer: ShardWriter, jobs: Iterator[tuple[Chunk, Path]], workers: int) -> None:
+def run_jobs(writer: ShardWriter[E], jobs: Iterator[tuple[Chunk[E], Path]], workers: int) -> None:
     """All jobs, in so many processes; as many more wait at most, so that memory is bounded."""
     if workers == 1:
         for job in jobs:
@@ -479,17 +728,18 @@ def exit_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def finish_corpus(request: PreparationRequest, source: PairSource, folder: Path, paths: Sequence[Path]) -> None:
-    """Tokenizers, held-out pairs and counts beside the shards of a corpus."""
+def finish_corpus(request: Preparation[Any], source: Any, folder: Path, paths: Sequence[Path]) -> None:
+    """Tokenizers, held-out examples and counts beside the shards of a corpus."""
     shards = [TokenShard.open(path) for path in paths]
     report = sum((CleaningReport.from_dict(shard.info["cleaning"]) for shard in shards), CleaningReport())
-    if not sum(map(len, shards)):
+    if not sum(len(shard.ids) for shard in shards):
         most = max(report.removed, key=lambda rule: report.removed[rule], default="none")
-        raise ValueError(f"{source.name}: no pair is left of {report.read:,}; the rule {most!r} removed most of them")
-    held_out = [SentencePair(*sides) for shard in shards for sides in shard.info["held_out"]]
-    write_pairs(held_out, folder / HELD_OUT_FILE)
+        raise ValueError(
+            f"{source.name}: no {request.one} is left of {report.read:,}; the rule {most!r} removed most of them"
+        )
+    about = request.finish(source, folder, shards)
     digest = sha256()
-    for path in vocabulary_paths(request.out):
+    for path in vocabulary_paths(request.out, request.parts):
         content = path.read_bytes()
         digest.update(content)
         write_text_atomic(folder / path.name, content.decode())
@@ -498,14 +748,10 @@ def finish_corpus(request: PreparationRequest, source: PairSource, folder: Path,
         for shard in shards
     ]
     description = {
-        "source": source.languages[0],
-        "target": source.languages[1],
         "vocabulary": digest.hexdigest(),
         "text": dict(request.text),
-        "tagged": request.tagged,
-        "pairs": sum(one.pairs for one in infos),
         "ids": sum(one.ids for one in infos),
-        "held_out": len(held_out),
         "cleaning": report.to_dict(),
+        **about,
     }
     write_corpus(folder, infos, description)

@@ -1,4 +1,4 @@
-"""Token files: encoded sentence pairs on disk, memory-mapped, so that a corpus may be larger than memory.
+"""Token files: encoded sentence pairs or running text on disk, memory-mapped: a corpus may be larger than memory.
 
 A prepared corpus is a folder, which `regard data prepare` writes:
 
@@ -6,6 +6,8 @@ A prepared corpus is a folder, which `regard data prepare` writes:
     source.json, target.json   the tokenizers
     valid.jsonl            pairs that were held out, as text
     00000.tokens, …        the shards, at most some hundreds
+
+One of running text has tokenizer.json and valid.txt instead; its shards are pieces of one stream of ids.
 
 A shard holds, little-endian and each part aligned to 8 bytes:
 
@@ -16,9 +18,11 @@ A shard holds, little-endian and each part aligned to 8 bytes:
     ids       uint16, or uint32 if the vocabulary has more than 65,536: source and target of each pair
     info      JSON: what cleaning removed
 
+A shard of running text has no pairs: no lengths and no runs, and the number of ids is its one start.
+
 Pairs stand in the order of their lengths, (padded width, source - target), so that batches of pairs of about the same
-length are slices of it and a random order need be computed for those of a batch alone. A pair of 68 ids
-takes 140 bytes.
+length are slices of it and a random order need be computed for those of a batch alone. A pair of 68 ids takes 140
+bytes.
 """
 
 import json
@@ -27,7 +31,7 @@ import struct
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
@@ -38,10 +42,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.files import open_atomic, require_file, require_small_file, write_text_atomic
+from regard.data.tokenizers.base import BOS
 
 MAGIC, VERSION = b"REGARDTK", 1
 HEADER = struct.Struct("<8sIIQQQQII8x")
-CORPUS_FORMAT, CORPUS_FILE, HELD_OUT_FILE = "regard tokens 1", "corpus.json", "valid.jsonl"
+CORPUS_FORMAT, CORPUS_FILE, HELD_OUT_FILE, HELD_OUT_TEXT = "regard tokens 1", "corpus.json", "valid.jsonl", "valid.txt"
 SHARD_SUFFIX = ".tokens"
 BLOCK_PAIRS = 64  # pairs whose ids have one start; the lengths of those before it in a block say where a pair begins
 MAX_SIDE = 2**16 - 1  # ids of a side
@@ -49,6 +54,7 @@ GATHER_PAIRS = 4096  # pairs whose ids are copied at a time
 ID_DTYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 LENGTH_DTYPE, START_DTYPE, RUN_DTYPE = np.dtype("<u2"), np.dtype("<u8"), np.dtype("<u4")
 MAX_SHARDS = 4096
+TEXT = "text"  # the content of a corpus that has no pairs
 
 Example = tuple[Sequence[int], Sequence[int]]
 Numbers = NDArray[np.int64]
@@ -87,16 +93,14 @@ def write_shard(
         >>> from pathlib import Path
         >>> made = write_shard(Path("00000.tokens"), np.array([[2, 1], [1, 1]]), np.array([5, 6, 7, 8, 9]), id_bytes=2)
         >>> made.pairs, made.bytes
-        (2, 120)
+        (2, 128)
         >>> TokenShard.open(Path("00000.tokens"))[0]  # the shortest first
         ([8], [9])
     """
     lengths = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
-    sizes, dtype = lengths.sum(1), ID_DTYPES[id_bytes]
+    sizes = lengths.sum(1)
     if len(ids) != sizes.sum() or (len(lengths) and not 0 < lengths.min() <= lengths.max() <= MAX_SIDE):
         raise ValueError(f"{path}: {len(ids)} ids for lengths of {sizes.sum()}, each from 1 to {MAX_SIDE}")
-    if len(ids) and int(ids.max()) > np.iinfo(dtype).max:
-        raise ValueError(f"{path}: the id {int(ids.max())} does not fit into {id_bytes} bytes; write 4")
     source, target = lengths.T
     order = np.lexsort((source - target, padded_width(source, target)))
     lengths, at = lengths[order], (np.cumsum(sizes) - sizes)[order]
@@ -104,15 +108,44 @@ def write_shard(
     runs = np.concatenate(([0], cuts, [len(lengths)])) if len(lengths) else np.zeros(1, np.int64)
     begins = np.concatenate(([0], np.cumsum(sizes[order])))
     starts = np.concatenate((begins[:-1:BLOCK_PAIRS], begins[-1:]))
-    stored = np.empty(len(ids), dtype)
+    stored = np.empty(len(ids), require_id_dtype(path, ids, id_bytes))
     for first in range(0, len(order), GATHER_PAIRS):
         part = slice(first, first + GATHER_PAIRS)
         stored[begins[part.start] : begins[min(part.stop, len(order))]] = gather_rows(
             ids, at[part], lengths[part].sum(1)
         )
+    return save_parts(path, (lengths, starts, runs, stored), id_bytes, info)
+
+
+def write_text_shard(
+    path: Path, ids: NDArray[Any], *, id_bytes: int, info: Mapping[str, Any] | None = None
+) -> "ShardInfo":
+    """Writes a piece of running text atomically.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> made = write_text_shard(Path("text.tokens"), np.array([5, 6, 7]), id_bytes=2)
+        >>> made.pairs, made.ids, TokenShard.open(Path("text.tokens")).ids.tolist()
+        (0, 3, [5, 6, 7])
+    """
+    stored = ids.astype(require_id_dtype(path, ids, id_bytes))
+    return save_parts(path, (np.zeros((0, 2)), np.array([len(ids)]), np.zeros(1), stored), id_bytes, info)
+
+
+def require_id_dtype(path: Path, ids: NDArray[Any], id_bytes: int) -> np.dtype[Any]:
+    """What ids of so many bytes are stored as, if they fit."""
+    if len(ids) and int(ids.max()) >= 2 ** (8 * id_bytes):
+        raise ValueError(f"{path}: the id {int(ids.max())} does not fit into {id_bytes} bytes; write 4")
+    return ID_DTYPES[id_bytes]
+
+
+def save_parts(path: Path, parts: Sequence[NDArray[Any]], id_bytes: int, info: Mapping[str, Any] | None) -> "ShardInfo":
+    """The header, and lengths, starts, runs and ids with what else is to be known."""
+    lengths, starts, runs, ids = parts
     text = json.dumps(info or {}, ensure_ascii=False, sort_keys=True).encode()
-    parts = [lengths.astype(LENGTH_DTYPE), starts.astype(START_DTYPE), runs.astype(RUN_DTYPE), stored]
-    payload = [*(part.tobytes() for part in parts), text]
+    stored = [lengths.astype(LENGTH_DTYPE), starts.astype(START_DTYPE), runs.astype(RUN_DTYPE), ids]
+    payload = [*(part.tobytes() for part in stored), text]
     checksum = 0
     for part in payload:
         checksum = zlib.crc32(bytes(-len(part) % 8), zlib.crc32(part, checksum))
@@ -299,8 +332,8 @@ class TokenCorpus(ConcatenatedPairs):
             if saved["format"] != CORPUS_FORMAT:
                 raise ValueError(f"its format is {saved['format']!r}, not {CORPUS_FORMAT!r}")
             listed = [ShardInfo(**one) for one in saved["shards"]]
-            names = {"source": saved["source"], "target": saved["target"], "vocabulary": saved["vocabulary"]}
-            if not all(isinstance(value, str) for value in names.values()) or len(listed) > MAX_SHARDS:
+            sides = () if saved.get("content") == TEXT else ("source", "target")
+            if not all(isinstance(saved[name], str) for name in (*sides, "vocabulary")) or len(listed) > MAX_SHARDS:
                 raise ValueError("a part of it has another type")
             if odd := [one.name for one in listed if Path(one.name).name != one.name]:
                 raise ValueError(f"the shard {odd[0]!r} lies outside of the folder")
@@ -316,6 +349,16 @@ class TokenCorpus(ConcatenatedPairs):
     @property
     def parts(self) -> Sequence[TokenShard]:
         return self.shards
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is running text, and not pairs."""
+        return self.description.get("content") == TEXT
+
+    @property
+    def ids(self) -> int:
+        """How many ids it has."""
+        return sum(len(shard.ids) for shard in self.shards)
 
     @property
     def bytes(self) -> int:
@@ -363,16 +406,7 @@ class CorpusMixture(ConcatenatedPairs):
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self):
-        if not self.corpora or not all(map(len, self.corpora)):
-            empty = [str(one.folder) for one in self.corpora if not len(one)]
-            raise ValueError(f"{empty[0] if empty else 'the mixture'}: no pairs in it; leave it out")
-        first, *others = self.corpora
-        for one in others:
-            if one.description["vocabulary"] != first.description["vocabulary"]:
-                raise ValueError(
-                    f"{one.folder} and {first.folder} have other vocabularies; prepare them by one command, or with "
-                    f"--vocabulary {first.folder}"
-                )
+        require_mixable(self.corpora, [len(one) for one in self.corpora], "pairs")
 
     @staticmethod
     def open(paths: Sequence[str]) -> "CorpusMixture":
@@ -380,18 +414,10 @@ class CorpusMixture(ConcatenatedPairs):
 
         A folder of prepared corpora stands for all of them.
         """
-        named = [split_weight(path) for path in paths]
-        weighted = [path for path, weight in named if weight is not None]
-        if weighted and len(weighted) < len(named):
-            without = next(path for path, weight in named if weight is None)
-            raise ValueError(f"{without} has no weight, but {weighted[0]} has; give one to each, as in {without}:1")
-        corpora, weights = list[TokenCorpus](), list[float]()
-        for path, weight in named:
-            found = [TokenCorpus.open(folder) for folder in corpus_folders(path)]
-            total = sum(map(len, found))
-            corpora += found
-            weights += [(weight or 0.0) * len(one) / max(total, 1) for one in found]
-        return CorpusMixture(tuple(corpora), tuple(weights) if weighted else None)
+        corpora, weights = open_corpora(paths, len)
+        if texts := [str(one.folder) for one in corpora if one.is_text]:
+            raise ValueError(f"{texts[0]} is running text, without pairs; train on it with --task language_modeling")
+        return CorpusMixture(corpora, weights)
 
     @property
     def parts(self) -> Sequence[TokenCorpus]:
@@ -399,10 +425,135 @@ class CorpusMixture(ConcatenatedPairs):
 
     def repeats(self, pairs: Sequence[int]) -> list[float]:
         """How often an epoch sees each pair of a corpus, if the corpora have so many; at least once."""
-        if self.weights is None:
-            return [1.0] * len(pairs)
-        shares = [weight / max(count, 1) for weight, count in zip(self.weights, pairs, strict=True)]
-        return [share / min(shares) for share in shares]
+        return epoch_repeats(self.weights, pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class TextMixture:
+    """Running text of one or more prepared corpora of the same vocabulary, and how often training sees that of each.
+
+    Args:
+        weights: how many tokens of each corpus are seen, in proportion; None, each token once in an epoch.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pathlib import Path
+        >>> from regard.data.token_files import write_corpus, write_text_shard
+        >>> shard = write_text_shard(Path("prepared/plays/00000.tokens"), np.array([5, 6, 7]), id_bytes=2)
+        >>> about = {"content": "text", "vocabulary": "mine", "text": {}, "texts": 1, "characters": 9}
+        >>> write_corpus(Path("prepared/plays"), [shard], about)
+        >>> mixture = TextMixture.open(["prepared/plays"])
+        >>> len(mixture), mixture.stream[np.arange(4)].tolist()  # one line; BOS before its ids
+        (1, [1, 5, 6, 7])
+    """
+
+    corpora: tuple[TokenCorpus, ...]
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        require_mixable(self.corpora, [one.ids for one in self.corpora], "tokens")
+
+    @staticmethod
+    def open(paths: Sequence[str]) -> "TextMixture":
+        """As `CorpusMixture.open`, weighted by tokens."""
+        corpora, weights = open_corpora(paths, lambda corpus: corpus.ids)
+        if pairs := [str(one.folder) for one in corpora if not one.is_text]:
+            raise ValueError(f"{pairs[0]} holds pairs, not running text; train a translator on it: --task translation")
+        return TextMixture(corpora, weights)
+
+    def __len__(self) -> int:
+        """How many lines or documents there are."""
+        return sum(one.description["texts"] for one in self.corpora)
+
+    @property
+    def characters(self) -> int:
+        return sum(one.description["characters"] for one in self.corpora)
+
+    @property
+    def repeats(self) -> list[float]:
+        """How often an epoch sees each corpus; at least once."""
+        return epoch_repeats(self.weights, [one.ids for one in self.corpora])
+
+    @cached_property
+    def stream(self) -> "TokenStream":
+        return TokenStream(tuple(tuple(shard.ids for shard in one.shards) for one in self.corpora))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenStream:
+    """The ids of several texts by their place, read from the disk when they are asked for; BOS stands before each text.
+
+    Args:
+        texts: the pieces of each.
+    """
+
+    texts: tuple[tuple[NDArray[Any], ...], ...] = field(repr=False)
+
+    @cached_property
+    def pieces(self) -> tuple[NDArray[Any], ...]:
+        return tuple(piece for text in self.texts for piece in (np.array([BOS]), *text))
+
+    @cached_property
+    def first_places(self) -> Numbers:
+        """Where each piece begins, and how many ids there are."""
+        return np.concatenate(([0], np.cumsum([len(piece) for piece in self.pieces], dtype=np.int64)))
+
+    @cached_property
+    def text_starts(self) -> Numbers:
+        """Where each text begins, with its BOS."""
+        sizes = [1 + sum(map(len, text)) for text in self.texts]
+        return np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.first_places[-1])
+
+    def __getitem__(self, places: Numbers) -> Numbers:
+        """The ids at these places, in their shape."""
+        found = np.empty(places.shape, np.int64)
+        numbers = np.searchsorted(self.first_places, places, "right") - 1
+        for number in np.unique(numbers):
+            here = numbers == number
+            found[here] = self.pieces[number][places[here] - self.first_places[number]]
+        return found
+
+
+def require_mixable(corpora: Sequence[TokenCorpus], sizes: Sequence[int], what: str) -> None:
+    if not corpora or not all(sizes):
+        empty = [str(one.folder) for one, size in zip(corpora, sizes, strict=True) if not size]
+        raise ValueError(f"{empty[0] if empty else 'the mixture'}: no {what} in it; leave it out")
+    first, *others = corpora
+    for one in others:
+        if one.description["vocabulary"] != first.description["vocabulary"]:
+            raise ValueError(
+                f"{one.folder} and {first.folder} have other vocabularies; prepare them by one command, or with "
+                f"--vocabulary {first.folder}"
+            )
+
+
+def open_corpora(
+    paths: Sequence[str], size: Callable[[TokenCorpus], int]
+) -> tuple[tuple[TokenCorpus, ...], tuple[float, ...] | None]:
+    """Those of folders with weights, and the weight of each: that of a folder is shared by size."""
+    named = [split_weight(path) for path in paths]
+    weighted = [path for path, weight in named if weight is not None]
+    if weighted and len(weighted) < len(named):
+        without = next(path for path, weight in named if weight is None)
+        raise ValueError(f"{without} has no weight, but {weighted[0]} has; give one to each, as in {without}:1")
+    corpora, weights = list[TokenCorpus](), list[float]()
+    for path, weight in named:
+        found = [TokenCorpus.open(folder) for folder in corpus_folders(path)]
+        total = sum(map(size, found))
+        corpora += found
+        weights += [(weight or 0.0) * size(one) / max(total, 1) for one in found]
+    return tuple(corpora), tuple(weights) if weighted else None
+
+
+def epoch_repeats(weights: Sequence[float] | None, sizes: Sequence[int]) -> list[float]:
+    """How often an epoch sees all of each corpus: the one with the least weight for its size once."""
+    if weights is None:
+        return [1.0] * len(sizes)
+    shares = [weight / max(count, 1) for weight, count in zip(weights, sizes, strict=True)]
+    return [share / min(shares) for share in shares]
 
 
 def split_weight(path: str) -> tuple[str, float | None]:
@@ -436,3 +587,11 @@ def corpus_folders(path: str | Path) -> list[Path]:
 def is_prepared(path: str) -> bool:
     """Whether a path of training data is a prepared corpus, or a folder of them."""
     return any(map(is_token_corpus, corpus_folders(split_weight(path)[0])))
+
+
+def all_prepared(paths: Sequence[str]) -> bool:
+    """Whether all are prepared corpora, or none is; both is an error."""
+    prepared = [path for path in paths if is_prepared(path)]
+    if prepared and (other := [path for path in paths if path not in prepared]):
+        raise ValueError(f"{other[0]} is no prepared corpus, but {prepared[0]} is; prepare both by regard data prepare")
+    return bool(prepared)

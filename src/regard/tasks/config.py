@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from regard.attention import serialize
 from regard.data.files import read_lines, require_small_file
+from regard.data.token_files import TextMixture
 from regard.data.tokenizers.base import TOKENIZED_LANGUAGES
 from regard.models.config import EncoderConfig, WordEmbeddingConfig
 from regard.models.config_base import (
@@ -31,6 +32,7 @@ from regard.tasks.splits import DataSettings
 from regard.training.config import TrainSettings, warmup_for
 
 T = TypeVar("T")
+S = TypeVar("S", bound="RunSettings")
 DEFAULT_TASK = "translation"  # the task of a file that names none
 TASK_ALIASES = {  # former names of tasks, which older settings and recipes hold
     "translate": "translation",
@@ -230,6 +232,14 @@ def changed_settings(before: RunSettings, after: RunSettings) -> dict[str, list[
     if before.task != after.task:
         return {"task": [before.task, after.task]}
     return differing_values(before.to_flat_dict(), after.to_flat_dict())
+
+
+def require_unchanged(settings: S, fitting: S, given: Collection[str]) -> S:
+    """The settings that fit prepared corpora, unless the user has set another value for one of them."""
+    for name, (asked, prepared) in changed_settings(settings, fitting).items():
+        if name in given:
+            raise ValueError(f"{name} = {asked!r}, but the corpora were prepared with {prepared!r}; leave it out")
+    return fitting
 
 
 def differing_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -433,8 +443,10 @@ VALIDATIONS = 20
 MIN_STEPS, MAX_STEPS = 250, 100_000
 
 
-def effective_examples(examples: Sequence[Any]) -> int:
+def effective_examples(examples: Sequence[Any] | TextMixture) -> int:
     """How many there are; of running text, whose lines may be as long as they like, in lines of the usual length."""
+    if isinstance(examples, TextMixture):
+        return max(len(examples), examples.characters // LINE_CHARACTERS)
     texts = examples if len(examples) and isinstance(examples[0], str) else ()
     return max(len(examples), sum(map(len, texts)) // LINE_CHARACTERS)
 

@@ -17,6 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.data.files import make_folder, write_text_atomic
+from regard.data.preparation import load_vocabularies
+from regard.data.token_files import CorpusMixture, TextMixture
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
 from regard.models.safetensors_io import (
@@ -97,6 +99,16 @@ class PretrainedModel(ABC):
         fields = {"width": self.settings.model.model, "describe": self.describe, **more}
         return TrainingJob(self.model.to(device), data, loss, validate, self.settings.train, **fields)
 
+    def require_own_ids(self, mixture: CorpusMixture | TextMixture) -> None:
+        """Refuses prepared corpora that were encoded by other tokenizers than this model's."""
+        folder = mixture.corpora[0].folder
+        for own, prepared in zip(self.parts.values(), load_vocabularies(folder, tuple(self.parts)), strict=True):
+            if prepared != own:
+                raise ValueError(
+                    f"{folder} was prepared with another vocabulary than the model's; prepare it with --vocabulary and "
+                    "the folder of the model's run"
+                )
+
     def describe(self, folder: Path) -> str:
         """All but the weights: settings.toml and each part as NAME.json, whose checksum is what the weights note."""
         make_folder(folder)
@@ -159,9 +171,13 @@ class TextModel(PretrainedModel):
     settings: Any
 
     @classmethod
-    def from_examples(cls, texts: Sequence[str], settings: Any, /) -> Self:
-        """A vocabulary learnt from the texts, and a model with new weights."""
-        return cls.from_parts(train_text_tokenizer(texts, settings.text), settings=settings)
+    def from_examples(cls, texts: Sequence[str] | TextMixture, settings: Any, /) -> Self:
+        """A vocabulary learnt from the texts, or that of prepared ones, and a model with new weights."""
+        if isinstance(texts, TextMixture):
+            (tokenizer,) = load_vocabularies(texts.corpora[0].folder, ("tokenizer",))
+        else:
+            tokenizer = train_text_tokenizer(texts, settings.text)
+        return cls.from_parts(tokenizer, settings=settings)
 
 
 def part_path(folder: Path, name: str) -> Path:

@@ -18,7 +18,7 @@ What was said lately is said again, names above all.
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -30,20 +30,26 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.data.batching import collate_inputs
-from regard.data.corpora import corpus_path
+from regard.data.corpora import corpus_path, find_corpus
 from regard.data.files import require_small_file, write_text_atomic
 from regard.data.lm_blocks import (
+    WHOLE,
     BlockOrder,
     LMBlock,
     LMBlocks,
+    MixtureBlocks,
+    TrainingBlocks,
     bits_per_byte,
     count_words,
     describe_context,
     encode_stream,
     perplexity_per_word,
+    read_part,
     read_text,
     sliding_windows,
+    split_lines,
 )
+from regard.data.token_files import HELD_OUT_TEXT, TextMixture, all_prepared
 from regard.data.tokenizers.base import BOS, EOS, UNK, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.decode.stepwise import Greedy, Sampling, StepwiseSearch
@@ -52,7 +58,7 @@ from regard.models.config import RNN_KINDS, LanguageModelConfig
 from regard.models.config_base import SettingsTable
 from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import Tokens, map_tensors, output_loss
-from regard.tasks.config import RunSettings, TokenizerSettings, world_training
+from regard.tasks.config import RunSettings, TokenizerSettings, require_unchanged, world_training
 from regard.tasks.metrics import MetricScore, TaskMetrics
 from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many
 from regard.tasks.protocol import (
@@ -254,8 +260,6 @@ def tune_cache(parts: Iterable[TokenNLL], size: int) -> NeuralCache:
 
 # --- settings and text ---
 
-SHAKESPEARE = "tinyshakespeare"  # one text, of which everybody trains on the first nine tenths of the characters
-
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelingData(SentenceData[str]):
@@ -277,20 +281,27 @@ class LanguageModelingData(SentenceData[str]):
     def from_files(self, paths: Sequence[str], split: Split) -> LoadedExamples[str]:
         return LoadedExamples(split_lines(read_texts(paths)))
 
-    def read_files(self, split: Split) -> LoadedExamples[str]:
+    def read_files(self, split: Split) -> LoadedExamples[Any]:
+        """Token files of `regard data prepare` are mapped; the text that it held out is to validate on."""
+        if split != "test" and not (split == "valid" and self.valid) and all_prepared(self.train):
+            mixture = TextMixture.open(self.train)
+            if split == "train":
+                return LoadedExamples(mixture)
+            paths = [corpus.folder / HELD_OUT_TEXT for corpus in mixture.corpora]
+            if not (lines := [line for path in paths for line in split_lines(read_text(path))]):
+                raise ValueError(
+                    f"{self.train[0]} was prepared without held-out text; give a file of its own: --valid valid.txt"
+                )
+            return LoadedExamples(lines)
         if split == "test" or self.valid or not self.train:
             return super().read_files(split)
         # a text is cut once: of every hundredth line nothing would stand before it
         return LoadedExamples(split_lines(split_text(read_texts(self.train), split)))
 
     def from_corpus(self, split: Split, folder: Path | None) -> list[str]:
-        if self.corpus != SHAKESPEARE:
-            return split_lines(read_text(corpus_path(self.corpus, split, folder)))
-        if split == "test":
-            raise ValueError(f"{self.corpus} has no split 'test'; it has train, valid")
-        text = read_text(corpus_path(self.corpus, "whole", folder))
-        nine = len(text) * 9 // 10
-        return split_lines(text[:nine] if split == "train" else text[nine:])
+        if WHOLE in find_corpus(self.corpus).splits:
+            return split_lines(read_part(self.corpus, split, folder))
+        return split_lines(read_text(corpus_path(self.corpus, split, folder)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,12 +392,6 @@ def split_text(text: str, split: Split) -> str:
     return found
 
 
-def split_lines(text: str) -> list[str]:
-    """With their ends; a line ends in \\n and nowhere else."""
-    *lines, rest = text.split("\n")
-    return [f"{line}\n" for line in lines] + ([rest] if rest else [])
-
-
 # --- learning ---
 
 UNSCORED = -100
@@ -398,7 +403,7 @@ LEAST = 1000  # tokens of each
 class BlockStream:
     """The blocks of a text, for every step; with each the number of its targets and of the columns that only lead."""
 
-    blocks: LMBlocks
+    blocks: TrainingBlocks
     device: str = "cpu"
 
     def steps(self, epoch: int) -> int:
@@ -524,17 +529,20 @@ class TextGenerator(TextModel):
         score = sum(token.log_probability for token in found)
         return GenerationOutput(text=prompt + text, score=score, prompt=prompt, generated=text)
 
-    def job(self, lines: Sequence[str], held_out: Sequence[str], device: str = "cpu", /) -> TrainingJob:
+    def job(self, lines: Sequence[str] | TextMixture, held_out: Sequence[str], device: str = "cpu", /) -> TrainingJob:
         train, held = self.settings.train, self.ids(held_out)
         rows = train.batch_size // train.max_length
-        blocks = LMBlocks(
-            self.ids(lines),
-            train.max_length,
-            rows=rows * train.gradient_accumulation,
-            micro_batch_rows=rows,
-            seed=train.seed,
-            context_length=self.settings.data.lead,
-        )
+        sizes: dict[str, Any] = {
+            "rows": rows * train.gradient_accumulation,
+            "micro_batch_rows": rows,
+            "seed": train.seed,
+            "context_length": self.settings.data.lead,
+        }
+        if isinstance(lines, TextMixture):
+            self.require_own_ids(lines)
+            blocks = MixtureBlocks(lines, train.max_length, **sizes)
+        else:
+            blocks = LMBlocks(self.ids(lines), train.max_length, **sizes)
         return self.training_job(
             BlockStream(blocks, device),
             LanguageModelingLoss(train.label_smoothing, train.rdrop),
@@ -736,6 +744,13 @@ class LanguageModelingTask(Task):
     takes_batches = True
     inputs = InputSpec(options=("beam", "more"))
     suggested_command = "generate"
+
+    def fit_settings(self, settings: LanguageModelingSettings, examples: Any, given: Collection[str]):
+        """Prepared corpora bring their vocabulary."""
+        if not isinstance(examples, TextMixture):
+            return settings
+        text = TokenizerSettings(**examples.corpora[0].description["text"])
+        return require_unchanged(settings, replace(settings, text=text), given)
 
     def evaluate(self, task_model: TextGenerator, examples: Sequence[str], *, search=None, progress=no_progress):
         return evaluate_language_model(task_model, examples, progress)

@@ -14,8 +14,8 @@ from regard.data.batching import Example
 from regard.data.corpora import read_corpus_pairs
 from regard.data.files import file_format, write_text_atomic
 from regard.data.parallel import SentencePair, read_pairs
-from regard.data.preparation import vocabulary_text
-from regard.data.token_files import HELD_OUT_FILE, CorpusMixture, is_prepared
+from regard.data.preparation import load_vocabularies
+from regard.data.token_files import HELD_OUT_FILE, CorpusMixture, all_prepared
 from regard.data.tokenizers.base import TextNormalizer, Tokenizer
 from regard.data.tokenizers.pretrained import language_tag, split_language_code
 from regard.data.tokenizers.subwords import SubwordTokenizer, load_tokenizer
@@ -40,7 +40,7 @@ from regard.decode.stepwise import Greedy
 from regard.decode.translation import Translation, translate_lines, translate_texts
 from regard.models.config import RNN_KINDS, ModelConfig, build_model
 from regard.models.seq2seq import Seq2Seq
-from regard.tasks.config import PairTokenizerSettings, RunSettings, changed_settings, world_training
+from regard.tasks.config import PairTokenizerSettings, RunSettings, require_unchanged, world_training
 from regard.tasks.pretrained import ModelOutput, PretrainedModel, WordAlignment, one_or_many
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
@@ -48,7 +48,6 @@ from regard.tasks.splits import LoadedExamples, SentenceData, Split
 from regard.tasks.tokenizers import train_tokenizer
 from regard.tasks.translation.metrics import TranslationMetrics, text_metrics
 from regard.training.config import TrainingJob, TrainSettings
-from regard.training.run_folder import SETTINGS
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence, translation_pairs
 from regard.world.long_inputs import Stories, graded_story_pairs, story_pairs
 
@@ -101,20 +100,15 @@ class TranslationData(SentenceData[SentencePair]):
 
     def read_files(self, split: Split) -> LoadedExamples[Any]:
         """Token files of `regard data prepare` are mapped; the pairs that it held out are to validate on."""
-        prepared = [path for path in self.train if is_prepared(path)]
-        if not prepared or split == "test" or (split == "valid" and self.valid):
+        if split == "test" or (split == "valid" and self.valid) or not all_prepared(self.train):
             return super().read_files(split)
-        if other := [path for path in self.train if path not in prepared]:
-            raise ValueError(
-                f"{other[0]} is no prepared corpus, but {prepared[0]} is; prepare both by regard data prepare"
-            )
         mixture = CorpusMixture.open(self.train)
         if split == "train":
             return LoadedExamples(mixture)
         found = [pair for corpus in mixture.corpora for pair in read_pairs(corpus.folder / HELD_OUT_FILE)]
         if not found:
             raise ValueError(
-                f"{prepared[0]} was prepared without held-out pairs; give files of their own: --valid dev.tsv"
+                f"{self.train[0]} was prepared without held-out pairs; give files of their own: --valid dev.tsv"
             )
         return LoadedExamples(found)
 
@@ -177,14 +171,6 @@ def train_tokenizers(pairs: Sequence[SentencePair], settings: PairTokenizerSetti
     return source, target
 
 
-def text_settings(vocabulary: Path | None, asked: Mapping[str, Any]) -> PairTokenizerSettings:
-    """How the vocabularies in a folder of prepared corpora or in a run were made; without one, what is asked for."""
-    if vocabulary is None:
-        return PairTokenizerSettings(**asked)
-    prepared = vocabulary_text(vocabulary)
-    return PairTokenizerSettings(**prepared) if prepared else TranslationSettings.load(vocabulary / SETTINGS).text
-
-
 def with_normalization(tokenizer: Tokenizer, normal: TextNormalizer) -> Tokenizer:
     """The same vocabulary, reading through another normal form."""
     return replace(tokenizer, normalizer=normal)  # type: ignore[type-var]
@@ -213,8 +199,7 @@ class Translator(PretrainedModel):
     ) -> "Translator":
         """Vocabularies learnt from the pairs, or those of prepared corpora, and a model with new weights."""
         if isinstance(pairs, CorpusMixture):
-            folder = pairs.corpora[0].folder
-            source, target = (load_tokenizer(folder / f"{side}.json") for side in ("source", "target"))
+            source, target = load_vocabularies(pairs.corpora[0].folder, ("source", "target"))
         else:
             source, target = train_tokenizers(pairs, settings.text)
         return cls.from_parts(source, target, settings=settings)
@@ -223,17 +208,6 @@ class Translator(PretrainedModel):
         sources = self.source.encode_batch([pair.source for pair in pairs])
         targets = self.target.encode_batch([pair.target for pair in pairs])
         return list(zip(sources, targets, strict=True))
-
-    def require_own_ids(self, mixture: CorpusMixture) -> CorpusMixture:
-        """Prepared corpora, if they were encoded by this translator's tokenizers."""
-        folder = mixture.corpora[0].folder
-        for side, own in (("source", self.source), ("target", self.target)):
-            if load_tokenizer(folder / f"{side}.json") != own:
-                raise ValueError(
-                    f"{folder} was prepared with another vocabulary than the model's; prepare it with --vocabulary and "
-                    "the folder of the model's run"
-                )
-        return mixture
 
     @property
     def target_languages(self) -> tuple[str, ...]:
@@ -263,7 +237,9 @@ class Translator(PretrainedModel):
     ) -> TrainingJob:
         """The training of this translator on these pairs."""
         examples = self.examples(held_out)
-        known = self.require_own_ids(pairs) if isinstance(pairs, CorpusMixture) else self.examples(pairs)
+        if isinstance(pairs, CorpusMixture):
+            self.require_own_ids(pairs)
+        known = pairs if isinstance(pairs, CorpusMixture) else self.examples(pairs)
         job = seq2seq_job(self, known, examples, device)
         if job.train.best_metric != "bleu":
             return job
@@ -454,10 +430,7 @@ class TranslationTask(Seq2SeqTask):
             data=replace(settings.data, **languages),
             text=PairTokenizerSettings(**described[0]["text"]),
         )
-        for name, (asked, prepared) in changed_settings(settings, fitting).items():
-            if name in given:
-                raise ValueError(f"{name} = {asked!r}, but the corpora were prepared with {prepared!r}; leave it out")
-        return fitting
+        return require_unchanged(settings, fitting, given)
 
     def token_ids(self, task_model: Translator, examples: Sequence[SentencePair]):
         return task_model.source.encode_batch(pair.source for pair in examples)
