@@ -86,7 +86,9 @@ def measure(folder: str, steps: int, packed: bool) -> dict[str, Any]:  # noqa: F
     sampler = PeakSampler()
     model = ModelConfig(kind="transformer", layers=2, model=64, heads=4, hidden=128)
     settings = TranslationSettings(
-        data=TranslationData(corpus="files", train=(folder,)), model=model, train=TrainSettings(batch_size=BATCH, packed=packed)
+        data=TranslationData(corpus="files", train=(folder,)),
+        model=model,
+        train=TrainSettings(batch_size=BATCH, packed=packed),
     )
     began = time.perf_counter()
     mixture = settings.data.read("train").examples

@@ -344,6 +344,32 @@ def test_prepare_writes_corpora_that_check_and_training_read(corpora):
     assert "it is torn; prepare the corpus again" in assert_refuses("check", "prepared")
 
 
+def test_prepare_texts_and_train_a_language_model_on_them():
+    lines = [f"{one}\n" for one, _ in translation_pairs(World(max_length=6), "de", 300)]
+    Path("world.txt").write_text("".join(lines))
+    Path("pages.jsonl").write_text("".join(f"{json.dumps({'text': line})}\n" for line in [*lines[:200], lines[0]]))
+    words = (
+        "prepare",
+        "world.txt",
+        "pages.jsonl",
+        "--task",
+        "language_modeling",
+        "--vocab-size",
+        "400",
+        "--workers",
+        "1",
+    )
+    shown = assert_prints(*words, "--out", "texts")
+    assert re.search(r"prepared: texts, 4\d\d texts of [\d.]+ tokens, 0.0 MB, [\d.]+ bytes a token", shown)
+    assert "train on it: regard train --task language_modeling --train texts --size base --out run\n" in shown
+    assert assert_prints(*words, "--out", "texts") == shown, "all is done already"
+    checked = assert_prints("check", "texts")
+    assert re.fullmatch(r"(texts/(pages|world): as it was written, [\d,]+ tokens\n){2}", checked)
+    again = ("prepare", "pages.jsonl", "--task", "language_modeling", "--vocabulary", "texts", "--workers", "1")
+    assert_prints(*again, "--out", "more")
+    assert Path("more/tokenizer.json").read_bytes() == Path("texts/tokenizer.json").read_bytes()
+
+
 def test_mistakes_of_preparing_are_said_in_one_line(corpora):
     Path("a.en").write_text("one\n")
     Path("a.tsv").write_text("one\tun\n")
@@ -356,6 +382,16 @@ def test_mistakes_of_preparing_are_said_in_one_line(corpora):
         ("a.tsv", "--exclude", "tatoeba"): "--exclude tatoeba: its split is missing",
         ("a.tsv", "--vocabulary", "corpora"): "no such file",
         ("a.tsv", "--vocab-size", "10"): "size=10 is too small",
+        ("a.en", "--task", "language_modeling", "--separate"): "--separate, --tags and the rules of cleaning but",
+        ("a.en", "--task", "language_modeling", "--max-words", "9"): "are for pairs; leave them out",
+        ("a.tsv", "--task", "language_modeling"): "a.tsv: a table, not running text",
+        (
+            "a.en",
+            "--task",
+            "language_modeling",
+            "--exclude",
+            "a.en",
+        ): "a is running text, from which no line is removed",
     }.items():
         answer = run("prepare", *words, "--out", "out", "--workers", "1")
         assert answer.exit_code == 2

@@ -7,17 +7,27 @@ import pytest
 import torch
 
 from regard.data.batching import collate
+from regard.data.lm_blocks import MixtureBlocks
 from regard.data.preparation import prepare_corpora
-from regard.data.token_files import CorpusMixture
+from regard.data.token_files import CorpusMixture, TextMixture
 from regard.data.tokenizers.subwords import load_tokenizer
-from regard.models.config import ModelConfig
+from regard.models.config import LanguageModelConfig, ModelConfig
 from regard.tasks.config import effective_examples
+from regard.tasks.language_modeling.task import (
+    TASK as LANGUAGE_MODELING,
+)
+from regard.tasks.language_modeling.task import (
+    BlockStream,
+    LanguageModelingData,
+    LanguageModelingSettings,
+    TextGenerator,
+)
 from regard.tasks.seq2seq import seq2seq_job
 from regard.tasks.translation.task import TASK, TranslationData, TranslationSettings, Translator
 from regard.training.config import TrainSettings
 from regard.training.corpus import Corpus
 from regard.training.distributed import SharedData
-from tests.data.prepared import request_for, world_source
+from tests.data.prepared import listed_texts, request_for, text_request, world_lines, world_source
 
 from .resume_check import assert_resumes
 
@@ -150,3 +160,91 @@ def test_a_model_of_one_target_language_needs_not_be_told(settings, mixture):
     assert translator.tag_source("the cat", "fr") == translator.tag_source("the cat", None) == "the cat"
     with pytest.raises(ValueError, match="translates into fr, not into 'de'"):
         translator.tag_source("the cat", "de")
+
+
+# --- language models ---
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("texts") / "out"
+    sources = [listed_texts("a", world_lines(900)), listed_texts("b", world_lines(400, seed=1), documents=True)]
+    prepare_corpora(text_request(out, sources))
+    return out
+
+
+@pytest.fixture(scope="module")
+def text_settings(texts) -> LanguageModelingSettings:
+    data = LanguageModelingData(corpus="files", train=(f"{texts}/a:1", f"{texts}/b:1"))
+    model = LanguageModelConfig(kind="transformer", layers=1, model=16, heads=2, hidden=32, dropout=0.1)
+    return LanguageModelingSettings(data=data, model=model, train=replace(TRAIN, max_length=32))
+
+
+@pytest.fixture(scope="module")
+def text_mixture(text_settings) -> TextMixture:
+    found = text_settings.data.read("train").examples
+    assert isinstance(found, TextMixture)
+    return found
+
+
+def test_a_language_model_takes_its_vocabulary_from_prepared_texts(text_settings, text_mixture, texts):
+    task = LANGUAGE_MODELING
+    fitted = task.fit_settings(text_settings, text_mixture, ())
+    assert fitted.text.vocab_size == 400
+    asked = text_settings.with_changes({"text.vocab_size": 300})
+    with pytest.raises(ValueError, match=r"text\.vocab_size = 300, but the corpora were prepared with 400"):
+        task.fit_settings(asked, text_mixture, ("text.vocab_size",))
+    assert task.fit_settings(text_settings, ["a line"], ()) == text_settings
+    generator = TextGenerator.from_examples(text_mixture, fitted)
+    assert generator.tokenizer == load_tokenizer(texts / "tokenizer.json")
+    documents = text_mixture.corpora[1].description
+    assert documents["texts"] + documents["held_out"] == documents["cleaning"]["kept"] <= 400
+    assert effective_examples(text_mixture) >= len(text_mixture) == 891 + documents["texts"]
+    held = text_settings.data.read("valid").examples
+    assert held[:9] == world_lines(900)[-9:]
+
+
+def test_a_killed_language_model_ends_with_the_same_weights(text_settings, text_mixture, tmp_path):
+    held = text_settings.data.read("valid").examples
+    fitted = LANGUAGE_MODELING.fit_settings(text_settings, text_mixture, ())
+
+    def fresh() -> TextGenerator:
+        torch.manual_seed(0)
+        return TextGenerator.from_examples(text_mixture, fitted)
+
+    assert_resumes(fresh, text_mixture, held, tmp_path, cut=3)
+
+
+def test_prepared_text_is_learnt_as_the_file_that_it_was(text_settings, texts):
+    """In an epoch the same targets with the same tokens before them, but for where blocks are cut."""
+    alone = replace(text_settings, data=replace(text_settings.data, train=(f"{texts}/a",)))
+    mixture = alone.data.read("train").examples
+    generator = TextGenerator.from_examples(mixture, LANGUAGE_MODELING.fit_settings(alone, mixture, ()))
+    lines = world_lines(900)[:891]
+    prepared, plain = (generator.job(examples, lines[:9]).data for examples in (mixture, lines))
+    found = [
+        sorted(
+            target
+            for index in range(data.steps(0))
+            for block, _, _ in data.at(0, index)
+            for target in block.targets[block.loss_mask].tolist()
+        )
+        for data in (prepared, plain)
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_language_model_of_another_vocabulary_refuses_the_texts(text_settings, text_mixture):
+    generator = TextGenerator.from_examples(world_lines(50), text_settings)
+    with pytest.raises(ValueError, match="was prepared with another vocabulary than the model's"):
+        generator.job(text_mixture, world_lines(9))
+
+
+def test_several_processes_share_the_blocks_of_one(text_settings, text_mixture):
+    blocks = MixtureBlocks(text_mixture, 32, rows=8, micro_batch_rows=4, seed=1)
+    stream = BlockStream(blocks)
+    whole = stream.at(1, 2)
+    shares = [SharedData(stream, rank, 2).at(1, 2)[0].batch for rank in (0, 1)]
+    assert [torch.equal(one[0].inputs, share[0].inputs) for one, share in zip(whole, shares, strict=True)] == [True] * 2
+    thirds = [SharedData(stream, rank, 3).at(1, 2)[0].batch[0] for rank in range(3)]
+    assert torch.equal(thirds[1].inputs, whole[0][0].inputs[1::3])

@@ -16,8 +16,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard.data.batching import Batch
+from regard.data.preparation import prepare_corpora
+from regard.models.config import LanguageModelConfig
+from regard.tasks.registry import get_task
 from regard.tasks.translation.task import Translator
-from regard.training.config import TrainingJob, make_train_config
+from regard.training.config import TrainingJob, TrainSettings, make_train_config
 from regard.training.distributed import (
     ProcessGroup,
     Replica,
@@ -30,6 +33,7 @@ from regard.training.loop import make_optimiser, make_step, one_step, step_seed
 from regard.training.run import TrainingRun, read_log
 from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState
+from tests.data.prepared import listed_texts, request_for, text_request, world_lines, world_source
 from tests.training.jobs import JOBS
 from tests.training.killed_runs import BAHDANAU, HELD_OUT, KNOWN, TRANSFORMER, settings
 from tests.training.processes import exit_codes, messages, run_processes, started
@@ -38,11 +42,37 @@ from tests.training.test_resume import assert_same_run
 STEADY = replace(TRANSFORMER, dropout=0.0)
 
 
-def job(model: Any = STEADY, steps: int = 12, **train: Any) -> TrainingJob:
+def job(model: Any = STEADY, steps: int = 12, prepared: str = "", **train: Any) -> TrainingJob:
+    """Of pairs in memory, or of prepared pairs or texts in this folder."""
     torch.manual_seed(0)
     wanted = settings(model, steps, schedule="constant")
     wanted = replace(wanted, train=replace(wanted.train, **train))
+    if prepared:
+        return prepared_job(Path(prepared), model, wanted.train)
     return Translator.from_examples(KNOWN, wanted).job(KNOWN, HELD_OUT)
+
+
+def prepared_job(folder: Path, model: Any, train: TrainSettings) -> TrainingJob:
+    kind: Any = get_task("translation")
+    fields = {"model": model}
+    if (folder / "tokenizer.json").exists():
+        kind = get_task("language_modeling")
+        fields = {"model": LanguageModelConfig(kind="transformer", layers=1, model=28, heads=2, dropout=model.dropout)}
+        train = replace(train, max_length=16)
+    data = replace(kind.settings().data, corpus="files", train=(str(folder),))
+    examples, held_out = (data.read(split).examples for split in ("train", "valid"))
+    wanted = kind.fit_settings(replace(kind.settings(), data=data, train=train, **fields), examples, ())
+    return kind.task_model.from_examples(examples, wanted).job(examples, held_out)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> dict[str, str]:
+    """Folders of prepared corpora: two of pairs, and two of texts."""
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare_corpora(request_for(folder / "pairs", [world_source("a", 200), world_source("b", 60, seed=1)]))
+    texts = [listed_texts("a", world_lines(300)), listed_texts("b", world_lines(100, seed=1), documents=True)]
+    prepare_corpora(text_request(folder / "texts", texts))
+    return {name: str(folder / name) for name in ("pairs", "texts")}
 
 
 # --- the gradient ---
@@ -82,12 +112,21 @@ CASES: dict[str, dict[str, Any]] = {
     "captured": {"packed": True, "batch_size": 400, "cuda_graph": True},
     "few rows": {"batch_size": 20},
 }
+PREPARED: dict[str, dict[str, Any]] = {
+    "prepared": {"prepared": "pairs"},
+    "prepared and packed": {"prepared": "pairs", "packed": True, "batch_size": 400},
+    "prepared texts": {"prepared": "texts", "gradient_accumulation": 2},
+}
 SHARDED: dict[str, dict[str, Any]] = {"sharded": {"parallel": "fsdp"}}
 MORE_CASES: dict[str, dict[str, Any]] = {
     "rnn": {"model": replace(BAHDANAU, dropout=0.0)},
     "sharded rnn": {"model": replace(BAHDANAU, dropout=0.0), "parallel": "fsdp", "gradient_accumulation": 2},
     "sharded and packed": {"parallel": "fsdp", "packed": True, "batch_size": 400, "gradient_accumulation": 3},
 }
+
+
+def with_folder(case: dict[str, Any], folders: dict[str, str]) -> dict[str, Any]:
+    return {name: folders[value] if name == "prepared" else value for name, value in case.items()}
 
 
 def assert_same_gradient(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
@@ -101,12 +140,14 @@ def assert_same_gradient(one: dict[str, torch.Tensor], other: dict[str, torch.Te
     ("sizes", "cases"),
     [
         ((2, 4), CASES),
+        ((2,), PREPARED),
         ((2,), SHARDED),
-        pytest.param((2, 3, 4), CASES | SHARDED | MORE_CASES, marks=pytest.mark.slow),
+        pytest.param((2, 3, 4), CASES | PREPARED | SHARDED | MORE_CASES, marks=pytest.mark.slow),
     ],
-    ids=["ddp", "fsdp", "all"],
+    ids=["ddp", "prepared", "fsdp", "all"],
 )
-def test_the_gradient_is_that_of_one_process(sizes, cases, tmp_path):
+def test_the_gradient_is_that_of_one_process(sizes, cases, prepared, tmp_path):
+    cases = {name: with_folder(case, prepared) for name, case in cases.items()}
     for size in (1, *sizes):
         assert run_processes(size, tmp_path, write_gradients, tmp_path, cases) == [0] * size, messages(tmp_path)
     for name in cases:
@@ -226,9 +267,20 @@ def losses(folder: Path) -> list[float]:
     return [line["validation"]["loss"] for line in read_log(folder) if "validation" in line]
 
 
-@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
-def test_a_run_goes_on_with_another_number_of_processes(parallel, tmp_path):
-    train = {"parallel": parallel, "gradient_accumulation": 2}
+@pytest.mark.parametrize(
+    "train",
+    [
+        {},
+        {"prepared": "pairs", "packed": True, "batch_size": 400},
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ({"parallel": "fsdp"}, {"prepared": "pairs"}, {"prepared": "texts"})
+        ),
+    ],
+    ids=["ddp", "prepared and packed", "fsdp", "prepared", "prepared texts"],
+)
+def test_a_run_goes_on_with_another_number_of_processes(train, prepared, tmp_path):
+    train = {"gradient_accumulation": 2} | with_folder(train, prepared)
     follow(ProcessGroup(), tmp_path / "one", 12, train)
     for size, upto in ((1, 3), (2, 7), (4, 12)):
         codes = run_processes(size, tmp_path, follow, tmp_path / "several", upto, train)
@@ -243,16 +295,25 @@ def test_a_run_goes_on_with_another_number_of_processes(parallel, tmp_path):
     ("size", "train", "times"),
     [
         (3, {"model": TRANSFORMER}, 1),
+        (2, {"model": TRANSFORMER, "prepared": "pairs"}, 1),
+        *(
+            pytest.param(2, {"model": TRANSFORMER, **each}, 7, marks=pytest.mark.slow)
+            for each in (
+                {"prepared": "pairs"},
+                {"prepared": "pairs", "packed": True, "batch_size": 400},
+                {"prepared": "texts"},
+            )
+        ),
         pytest.param(3, {"model": TRANSFORMER, "gradient_accumulation": 2}, 10, marks=pytest.mark.slow),
         pytest.param(3, {"model": TRANSFORMER, "parallel": "fsdp", "precision": "bfloat16"}, 4, marks=pytest.mark.slow),
         pytest.param(4, {"model": TRANSFORMER, "precision": "float16"}, 6, marks=pytest.mark.slow),
     ],
 )
-def test_after_kill_9_of_a_random_rank_the_run_ends_with_the_same_bytes(size, train, times, tmp_path):
-    """Twenty times in the slow forms; with dropout, so that each rank has noise of its own to get wrong."""
+def test_after_kill_9_of_a_random_rank_the_run_ends_with_the_same_bytes(size, train, times, prepared, tmp_path):
+    """Twenty times in the slow forms of each kind of data; with dropout, so that each rank has noise of its own."""
     chance = random.Random(size)
     steps = 12 if times == 1 else 40
-    whole = train | {"steps": steps}
+    whole = with_folder(train, prepared) | {"steps": steps}
     assert run_processes(size, tmp_path, follow, tmp_path / "straight", steps, whole) == [0] * size, messages(tmp_path)
     folder = tmp_path / "killed"
     for number in range(times):
