@@ -55,8 +55,8 @@ from regard.tasks.sequence_classification.task import (
     draw_gradients,
     lengths_of,
 )
+from regard.tasks.splits import iterate_batches
 from regard.training import ConstantSchedule, TrainConfig, train
-from regard.training.corpus import iterate_batches
 from regard.world import Sentence
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"

@@ -404,7 +404,7 @@ def test_words_of_a_command_line_name_sources(tmp_path, monkeypatch):
     assert list(found[1].read(str)) == [SentencePair("x", "y")]
 
 
-@pytest.mark.parametrize("word", ["hf:some/books:en-fr", "mtdata:Statmt-europarl-10-eng-fra"])
+@pytest.mark.parametrize("word", ["hf:some/books:en-fr", "mtdata:Statmt-europarl-10-fra-eng"])
 def test_a_missing_package_is_named_with_the_remedy(word, monkeypatch):
     monkeypatch.setattr("regard.data.corpora.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=rf"{word} needs the package \w+; pip install 'regard\[sources\]'"):

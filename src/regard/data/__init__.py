@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         BlockOrder,
         LMBlock,
         LMBlocks,
+        MixtureBlocks,
         bits_per_byte,
         encode_lines,
         perplexity_per_word,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
         read_pairs,
         write_pairs,
     )
-    from regard.data.token_files import CorpusMixture, TokenCorpus
+    from regard.data.token_files import CorpusMixture, TextMixture, TokenCorpus
     from regard.data.tokenizers.base import (
         BOS,
         EOS,
@@ -88,12 +89,14 @@ __all__ = [
     "Labels",
     "LanguageIdentifier",
     "LongPolicy",
+    "MixtureBlocks",
     "MixtureSampler",
     "SentencePair",
     "ShuffleBuffer",
     "StreamingBatches",
     "SubwordTokenizer",
     "TaggedSentence",
+    "TextMixture",
     "TextNormalizer",
     "TokenBatchSampler",
     "TokenCorpus",
@@ -163,6 +166,7 @@ NAMES = {
         "BlockOrder",
         "LMBlock",
         "LMBlocks",
+        "MixtureBlocks",
         "bits_per_byte",
         "encode_lines",
         "perplexity_per_word",
@@ -177,7 +181,7 @@ NAMES = {
         "read_pairs",
         "write_pairs",
     ),
-    "token_files": ("CorpusMixture", "TokenCorpus"),
+    "token_files": ("CorpusMixture", "TextMixture", "TokenCorpus"),
     "tokenizers.base": (
         "BOS",
         "EOS",

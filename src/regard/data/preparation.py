@@ -137,7 +137,7 @@ class Preparation(ABC, Generic[E]):
     def learn_vocabularies(self, sample: Sequence[E]) -> Sequence[Tokenizer]: ...
 
     @abstractmethod
-    def writers(self, counts: Sequence[int]) -> "list[ShardWriter[E]]":
+    def writers(self, counts: Sequence[int]) -> "Sequence[ShardWriter[E]]":
         """What writes the shards of each source, which has so many examples."""
 
     @abstractmethod

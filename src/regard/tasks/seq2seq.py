@@ -19,9 +19,10 @@ from regard.models.seq2seq import PackableModel, Seq2Seq, decoder_inputs, encode
 from regard.models.transformer import Transformer
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, GenerationInput, InputSpec, Predictions, Task, TaskInput, TokenAxis
+from regard.tasks.splits import drop_long, iterate_batches
 from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
-from regard.training.corpus import Corpus, PackedCorpus, PackedMixture, PackedPairs, drop_long, iterate_batches
+from regard.training.corpus import Corpus, PackedCorpus, PackedMixture, PackedPairs
 from regard.training.run import flops
 
 MEASURED_EXAMPLES = 100_000  # whose lengths say what a token takes

@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Generic, Literal, NoReturn, Self, TypeVar, get_args
 
+from regard.data.batching import LongPolicy, TokenBatchSampler
 from regard.models.config_base import AT_LEAST_1, Range, Ranges, SettingsTable
+from regard.training.config import TrainSettings
+from regard.training.corpus import B, Collate, Lengths
 from regard.world import Sentence, World
 from regard.world.grammar import SHORTEST
 
@@ -129,6 +132,25 @@ def split_held_out(examples: Sequence[E], split: Split, every: int = HELD_OUT) -
     """Where nobody set examples aside to validate on: each hundredth, or of fewer the last; the rest is to train on."""
     held_out = set(range(every - 1, len(examples), every)) or {len(examples) - 1}
     return [one for n, one in enumerate(examples) if (n in held_out) == (split == "valid")]
+
+
+def drop_long(examples: Sequence[E], lengths: Lengths[E], train: TrainSettings) -> list[E]:
+    """Held-out examples within `train.max_length`."""
+    fitting = [one for one, sides in zip(examples, lengths(examples), strict=True) if max(sides) <= train.max_length]
+    if not fitting:
+        raise ValueError(
+            f"of {len(examples)} held-out examples none is within train.max_length = {train.max_length}; raise it"
+        )
+    return fitting
+
+
+def iterate_batches(
+    examples: Sequence[E], lengths: Lengths[E], collate: Collate[E, B], *, tokens: int = 8192, device: str = "cpu"
+) -> Iterator[tuple[list[int], B, int]]:
+    """Every example once, similar lengths together: which they are, their batch, and its predictions."""
+    for rows in TokenBatchSampler(lengths(examples), tokens=tokens, long=LongPolicy.ALONE).epoch(0):
+        batch = collate([examples[row] for row in rows])
+        yield rows, batch.to(device), batch.tokens
 
 
 def refuse_empty(sentence: str) -> NoReturn:

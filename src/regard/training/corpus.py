@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
@@ -20,8 +20,11 @@ from regard.data.batching import (
     MixtureOrder,
     MixtureSampler,
     PackedBatch,
+    RowPlan,
     TokenBatchSampler,
     exact_lengths,
+    longest_first,
+    pack_first_fit,
 )
 from regard.data.token_files import MAX_SIDE, CorpusMixture
 from regard.data.tokenizers.base import BOS, EOS, PAD
@@ -155,32 +158,11 @@ def epoch_batches(batches: TokenBatchSampler, epoch: int) -> list[list[int]]:
     return batches.epoch(epoch)
 
 
-def drop_long(examples: Sequence[E], lengths: Lengths[E], train: TrainSettings) -> list[E]:
-    """Held-out examples within `train.max_length`."""
-    fitting = [one for one, sides in zip(examples, lengths(examples), strict=True) if max(sides) <= train.max_length]
-    if not fitting:
-        raise ValueError(
-            f"of {len(examples)} held-out examples none is within train.max_length = {train.max_length}; raise it"
-        )
-    return fitting
-
-
-def iterate_batches(
-    examples: Sequence[E], lengths: Lengths[E], collate: Collate[E, B], *, tokens: int = 8192, device: str = "cpu"
-) -> Iterator[tuple[list[int], B, int]]:
-    """Every example once, similar lengths together: which they are, their batch, and its predictions."""
-    for rows in TokenBatchSampler(lengths(examples), tokens=tokens, long=LongPolicy.ALONE).epoch(0):
-        batch = collate([examples[row] for row in rows])
-        yield rows, batch.to(device), batch.tokens
-
-
 # --- packed batches ---
 
 
 Numbers = NDArray[np.int64]
 ROW_MULTIPLE = 64  # a row's length is a multiple of it, as the tiles of attention are
-PACKING_WINDOW = 1024  # pairs packed together, since a search through all rows takes long
-WINDOWS_AT_ONCE = 256  # windows packed side by side
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,11 +321,6 @@ class PackedCorpus(PackedBatches):
         """The fraction of the tokens in the rows that is padding."""
         return float(np.mean([np.mean(side == PAD) for side in (self.source.tokens, self.labels)]))
 
-    @property
-    def max_segments(self) -> int:
-        """The most that a row holds."""
-        return int(self.source.segment_ids.max())
-
     def num_batches(self, epoch):
         return len(epoch_rows(self, epoch))
 
@@ -352,45 +329,6 @@ class PackedCorpus(PackedBatches):
 
     def batch(self, rows: Numbers) -> PackedPairs:
         return packed_batch(self.source, self.target, self.labels, rows, size=self.rows_per_batch, device=self.device)
-
-
-def pack_first_fit(sizes: Numbers, length: int, seed: int) -> tuple[Numbers, Numbers]:
-    """The row of each pair, and the order in which they were laid there: first fit, the longest first."""
-    shuffled = np.argsort(random_keys(combine_seeds(seed, 0, 2), len(sizes)), kind="stable")
-    windows = [shuffled[start : start + PACKING_WINDOW] for start in range(0, len(sizes), PACKING_WINDOW)]
-    ordered = [window[longest_first(sizes[window])] for window in windows]
-    order = np.concatenate(ordered)
-    missing = -len(sizes) % min(PACKING_WINDOW, len(sizes))
-    filled = np.pad(sizes[order], ((0, missing), (0, 0))).reshape(len(windows), -1, 2)
-    laid, rows = fit_windows(filled, length)
-    row = np.empty(len(sizes), dtype=np.int64)
-    row[order] = (laid + (np.cumsum(rows) - rows)[:, None]).ravel()[: len(sizes)]
-    return row, order
-
-
-def longest_first(sizes: Numbers) -> Numbers:
-    return np.argsort(-sizes.max(1), kind="stable")
-
-
-def fit_windows(sizes: Numbers, length: int) -> tuple[Numbers, Numbers]:
-    """The row of each pair in its window, and how many rows each window takes: all windows at once, pair by pair.
-
-    Pairs are laid in their order; one of length 0 fills up a window that has fewer.
-    """
-    laid, rows = [], []
-    for first in range(0, len(sizes), WINDOWS_AT_ONCE):
-        some = sizes[first : first + WINDOWS_AT_ONCE]
-        free = np.full((2, len(some), some.shape[1]), length, dtype=np.int32)
-        windows, used = np.arange(len(some)), np.zeros(len(some), dtype=np.int64)
-        row = np.empty(some.shape[:2], dtype=np.int64)
-        for n in range(some.shape[1]):
-            open_rows = free[:, :, : int(used.max()) + 1]
-            row[:, n] = fits = (open_rows >= some[:, n].T[:, :, None]).all(0).argmax(1)
-            free[:, windows, fits] -= some[:, n].T.astype(np.int32)
-            used = np.maximum(used, fits + 1)
-        laid.append(row)
-        rows.append(used)
-    return np.concatenate(laid), np.concatenate(rows)
 
 
 @lru_cache(maxsize=2)
@@ -413,7 +351,7 @@ class PackedMixture(PackedBatches):
 
     mixture: CorpusMixture = field(repr=False)
     order: MixtureOrder = field(repr=False)
-    plan: "RowPlan" = field(repr=False)
+    plan: RowPlan = field(repr=False)
     train: TrainSettings = field(repr=False)
     device: str = "cpu"
 
@@ -450,89 +388,3 @@ class PackedMixture(PackedBatches):
         pairs = [self.mixture[index] for index in self.order.rows(epoch, places)]
         packed = pack_pairs(pairs, row, longest_first(sizes), self.plan.length)
         return packed_batch(*packed, np.arange(stop - first), size=self.rows_per_batch, device=self.device)
-
-
-@dataclass(frozen=True, eq=False)
-class RowPlan:
-    """Which places of an epoch share a row.
-
-    Args:
-        length: tokens of a row.
-        places: of an epoch.
-        windows: how many there are.
-        sizes: of each class of places, in their order, the tokens of a source and of a target.
-        first_places: where each class begins.
-        first_windows: the first of each series of windows whose pairs have the same lengths.
-        laid: of each series, the row of each pair in a window, the longest first.
-        counts: of each series, the rows of a window.
-    """
-
-    length: int
-    places: int
-    windows: int
-    sizes: Numbers
-    first_places: Numbers
-    first_windows: Numbers
-    laid: NDArray[np.uint16]
-    counts: Numbers
-
-    @staticmethod
-    def of(sizes: Numbers, counts: Numbers, length: int) -> "RowPlan":
-        """For so many places of each size."""
-        ends = np.cumsum(counts)
-        places = int(ends[-1])
-        windows = -(-places // PACKING_WINDOW)
-        # place p is in window p % windows: from there on, windows have the class that begins at p
-        firsts = np.unique(np.concatenate(([0], ends % windows)))
-        plan = RowPlan(length, places, windows, sizes, ends - counts, firsts, np.zeros((0, 0), np.uint16), firsts)
-        laid, rows = [], []
-        for first in range(0, len(firsts), WINDOWS_AT_ONCE):
-            some = np.stack([plan.window_sizes(int(window)) for window in firsts[first : first + WINDOWS_AT_ONCE]])
-            row, used = fit_windows(some, length)
-            laid.append(row.astype(np.uint16))
-            rows.append(used)
-        return replace(plan, laid=np.concatenate(laid), counts=np.concatenate(rows))
-
-    def window_places(self, window: int) -> Numbers:
-        """The places of a window, from the longest pair to the shortest."""
-        found = np.arange(window, self.places, self.windows)
-        return found[longest_first(self.place_sizes(found))]
-
-    def place_sizes(self, places: Numbers) -> Numbers:
-        return self.sizes[np.searchsorted(self.first_places, places, "right") - 1]
-
-    def window_sizes(self, window: int) -> Numbers:
-        """Those of its pairs, and of one of nothing if it has one less than others."""
-        found = self.place_sizes(self.window_places(window))
-        return np.pad(found, ((0, -(-self.places // self.windows) - len(found)), (0, 0)))
-
-    @cached_property
-    def first_rows(self) -> Numbers:
-        """The number of the first row of each series, and how many there are."""
-        windows = np.diff(self.first_windows, append=self.windows)
-        return np.concatenate(([0], np.cumsum(windows * self.counts)))
-
-    @property
-    def rows(self) -> int:
-        """How many rows an epoch has."""
-        return int(self.first_rows[-1])
-
-    def members(self, first: int, stop: int, seed: int) -> tuple[Numbers, Numbers, Numbers]:
-        """The places whose pairs lie in the rows from `first` to `stop`, the row of each, counted from 0, and their
-        sizes. The rows of a window come in an order that the seed says."""
-        places, rows, at = [], [], first
-        while at < stop:
-            series = int(np.searchsorted(self.first_rows, at, "right")) - 1
-            count = int(self.counts[series])
-            before, skipped = divmod(at - int(self.first_rows[series]), count)
-            window = int(self.first_windows[series]) + before
-            here = np.arange(skipped, min(count, skipped + stop - at))
-            number_of = np.full(count, -1)
-            number_of[permute(combine_seeds(seed, window), count, here)] = at - first + np.arange(len(here))
-            found = self.window_places(window)
-            row = number_of[self.laid[series, : len(found)]]
-            places.append(found[row >= 0])
-            rows.append(row[row >= 0])
-            at += len(here)
-        chosen = np.concatenate(places)
-        return chosen, np.concatenate(rows), self.place_sizes(chosen)

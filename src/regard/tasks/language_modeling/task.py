@@ -284,7 +284,7 @@ class LanguageModelingData(SentenceData[str]):
     def read_files(self, split: Split) -> LoadedExamples[Any]:
         """Token files of `regard data prepare` are mapped; the text that it held out is to validate on."""
         if split != "test" and not (split == "valid" and self.valid) and all_prepared(self.train):
-            mixture = TextMixture.open(self.train)
+            mixture: Any = TextMixture.open(self.train)
             if split == "train":
                 return LoadedExamples(mixture)
             paths = [corpus.folder / HELD_OUT_TEXT for corpus in mixture.corpora]

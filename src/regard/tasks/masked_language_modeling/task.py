@@ -24,10 +24,10 @@ from regard.tasks.metrics import MetricScore, TaskMetrics
 from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many
 from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.registry import MAX_TEXT_TOKENS
-from regard.tasks.splits import LoadedExamples, SentenceData, Split
+from regard.tasks.splits import LoadedExamples, SentenceData, Split, drop_long, iterate_batches
 from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import TrainingJob, TrainSettings, to_float32
-from regard.training.corpus import Corpus, drop_long, iterate_batches, to_device_async
+from regard.training.corpus import Corpus, to_device_async
 
 MASKED, RANDOM = 0.8, 0.9  # of the tokens to predict: the share that is masked; up to here another stands instead
 MASK_WORD = "[MASK]"
