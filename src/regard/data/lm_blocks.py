@@ -459,6 +459,8 @@ class MixtureBlocks(TrainingBlocks):
 
     Examples:
         >>> import numpy as np
+        >>> from pathlib import Path
+        >>> from regard.data import TextMixture
         >>> from regard.data.token_files import write_corpus, write_text_shard
         >>> shard = write_text_shard(Path("prepared/text/00000.tokens"), np.arange(4, 104), id_bytes=2)
         >>> about = {"content": "text", "vocabulary": "mine", "text": {}, "texts": 1, "characters": 300}
