@@ -23,6 +23,7 @@ from regard.interop.foreign import is_transformers_model
 from regard.see import Trace, ascii, draw, save, trace_model
 from regard.see.plots.panels import View
 from regard.tasks.metrics import TaskMetrics
+from regard.tasks.model_packages import resolve_model
 from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import Task
@@ -128,9 +129,10 @@ def load(
     parts: Iterable[PartReference] = (),
     changed_parts: Iterable[PartReference] = (),
 ) -> LoadedModel:
-    """A trained model from the folder of its run, or of one of its checkpoints.
+    """A trained model from the folder of its run, or of one of its checkpoints, or by the name of a shipped model.
 
     Args:
+        run: a folder, or a name that `regard models` lists, such as "en-fr"; a folder of that name comes first.
         device: cpu, cuda, cuda:1 or mps; auto takes the fastest there is.
         checkpoint: best, last or a step; by default the final weights, or the best checkpoint of an interrupted run.
         parts: Python files of your own parts, which are run, or the classes themselves. A run that was trained with
@@ -142,7 +144,7 @@ def load(
         >>> output.source
         'the cat sleeps'
     """
-    return load_run(Path(run), device, checkpoint, OwnParts.load(parts, changed_parts))
+    return load_run(resolve_model(run), device, checkpoint, OwnParts.load(parts, changed_parts))
 
 
 def load_run(folder: Path, device: str, checkpoint: str | int | None, own_parts: OwnParts) -> LoadedModel:
@@ -176,7 +178,7 @@ def train(
         valid: the same, for validation.
         out: the run's folder; a run that is there is resumed.
         recipe: a TOML file of settings.
-        init_from: a run to begin with the weights and the vocabulary of (fine-tuning).
+        init_from: a run, or a shipped model, to begin with the weights and the vocabulary of (fine-tuning).
         data: the folder that holds known corpora.
         track: tensorboard, wandb or mlflow, to follow the run there; its log is out/log.jsonl in any case.
         parts, changed_parts: Python files of your own parts, which are run, as of `regard.load`.
@@ -190,7 +192,8 @@ def train(
         2
     """
     folder = Path(out)
-    toml, start, corpora = (Path(path) if path else None for path in (recipe, init_from, data))
+    toml, corpora = (Path(path) if path else None for path in (recipe, data))
+    start = resolve_model(init_from) if init_from else None
     files = {"data.train": file_paths(train), "data.valid": file_paths(valid)}
     overrides: dict[str, object] = {name: value for name, value in files.items() if value}
     if train is not None:
@@ -217,7 +220,7 @@ def trace(model: LoadedModel | PretrainedModel | nn.Module | str | Path, *inputs
     """What a model makes of an input, with every attention as it ran: see `regard.see.trace_model` for the options.
 
     Args:
-        model: a trained model, the folder of its run or of a Hugging Face model, or a model of transformers.
+        model: a trained model, its folder, that of a Hugging Face model, a shipped model's name, or one of transformers.
         inputs: the text; of a model of transformers its tokenizer, and the text, or its image processor or processor,
             and a picture or a sound: the path of a file, or what is in memory.
 

@@ -15,6 +15,7 @@ from regard.cli.options import (
     ModelArgument,
     SearchOptions,
     Split,
+    model_folder,
     shell_command,
     stop_after,
     with_option_groups,
@@ -95,7 +96,8 @@ class VocabularyOptions:
     separate: Annotated[bool, typer.Option("--separate", help="A vocabulary for each side, not a joint one.")] = False
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Text in lower case.")] = False
     vocabulary: Annotated[
-        Path | None, typer.Option(help="Take the vocabularies of this run or prepared corpus instead.")
+        Path | None,
+        typer.Option(help="Take the vocabularies of this run, name or prepared corpus instead.", callback=model_folder),
     ] = None
 
     def text(self, settings: type[Any], **more: Any) -> Any:

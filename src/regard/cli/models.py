@@ -1,4 +1,4 @@
-"""`regard models`: makes a translator from the corpora, with its card."""
+"""`regard models`: lists trained models that packages ship, and makes a translator from the corpora, with its card."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,15 +6,66 @@ from typing import Annotated
 import typer
 
 from regard.cli.options import DataFolder, DeviceOption, MinutesOption, writable_file, writable_folder
+from regard.cli.runs import JsonOption, align_columns
 
 models = typer.Typer(
-    no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="""Translators of real languages: made from public corpora by one command each.
+    help="""List the trained models that installed packages ship; or make a translator from public corpora.
+
+    Each name works wherever a run's folder does. A folder of that name in the working directory comes first.
+
+    Example: `regard models`
+
+    Example: `regard models --json`
+
+    Example: `regard models show en-fr`
+
+    Example: `regard translate en-fr "Where is the light switch?"`
 
     Example: `regard models build recipes/shipped/en-fr.toml`
     """,
 )
+
+
+@models.callback(invoke_without_command=True)
+def list_models(context: typer.Context, as_json: JsonOption = False) -> None:  # noqa: FBT002
+    if context.invoked_subcommand is not None:
+        return
+    import json
+
+    from regard.tasks.model_packages import OUR_PACKAGE, packaged_models
+
+    found = [model.describe() for model in packaged_models()]
+    if as_json:
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        return
+    if not found:
+        typer.echo(f"no installed package ships models; pip install {OUR_PACKAGE} brings translators", err=True)
+        return
+    rows = [
+        (
+            one["name"],
+            one["languages"] or one["task"],
+            f"{one['bytes'] / 1e6:.1f} MB",
+            "–" if one["bleu"] is None else f"{one['bleu']:.1f}",
+            one["licence"] or "–",
+            one["folder"],
+        )
+        for one in found
+    ]
+    typer.echo("\n".join(align_columns([("model", "languages", "size", "BLEU", "licence", "where"), *rows], (2, 3))))
+
+
+@models.command()
+def show(name: Annotated[str, typer.Argument(help="As regard models lists it.")]) -> None:
+    """Print the card of a model: its data and licences, how good it is on which test sets, and what it fails at.
+
+    Example: `regard models show en-fr`
+    """
+    from regard.tasks.model_packages import find_model
+
+    model = find_model(name)
+    typer.echo(model.card.rstrip("\n") or f"{name} has no card; its files are in {model.folder}")
 
 
 @models.command()

@@ -31,8 +31,29 @@ DataFolder = Annotated[
     typer.Option("--data", envvar="REGARD_DATA", help="The folder that holds known corpora; see regard data."),
 ]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps; auto picks the fastest available.")]
+
+
+def model_folder(model: Path | None) -> Path | None:
+    """The callback of an option or argument that takes the folder of a run, or the name of a model that is shipped."""
+    from regard.tasks.model_packages import resolve_model
+
+    return model and resolve_model(model)
+
+
+def model_folders(models: list[Path] | None) -> list[Path]:
+    """The same for several."""
+    from regard.tasks.model_packages import resolve_model
+
+    return [resolve_model(model) for model in models or []]
+
+
 ModelArgument = Annotated[
-    Path, typer.Argument(help="A run folder, or the folder of one of its checkpoints.", metavar="MODEL")
+    Path,
+    typer.Argument(
+        help="A run folder, the folder of one of its checkpoints, or a name: regard models lists them.",
+        metavar="MODEL",
+        callback=model_folder,
+    ),
 ]
 CheckpointOption = Annotated[
     str | None,

@@ -19,6 +19,7 @@ from regard.cli.options import (
     SearchOptions,
     Split,
     load_parts,
+    model_folder,
     refuse_long,
     with_option_groups,
     with_progress,
@@ -146,8 +147,8 @@ class ScoredPair:
 
 @with_option_groups
 def compare(
-    first: Annotated[Path, typer.Argument(help="A run folder.", metavar="A")],
-    second: Annotated[Path, typer.Argument(help="Another run of the same task.", metavar="B")],
+    first: Annotated[Path, typer.Argument(help="A run folder, or a name.", metavar="A", callback=model_folder)],
+    second: Annotated[Path, typer.Argument(help="Another run of the same task.", metavar="B", callback=model_folder)],
     on: Annotated[
         list[str] | None,
         typer.Option("--on", help="Measure both on these files, in the format of the training files."),
@@ -499,15 +500,21 @@ def import_command(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder, or the folder of one of its checkpoints.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="A run folder, the folder of one of its checkpoints, or a name.", callback=model_folder),
+    ],
     to: Annotated[
-        Literal["hf", "onnx", "ctranslate2"],
-        typer.Option(help="hf: a Hugging Face folder (transformers); onnx (onnxruntime); ctranslate2."),
+        Literal["hf", "onnx", "ctranslate2", "regard"],
+        typer.Option(
+            help="hf: a Hugging Face folder (transformers); onnx (onnxruntime); ctranslate2; regard: a small run."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
     precision: Annotated[
-        Literal["float32", "int8"], typer.Option(help="Of the weights; int8 for ctranslate2.")
-    ] = "float32",
+        Literal["float32", "int8"] | None,
+        typer.Option(help="Of the weights: float32, or int8 for ctranslate2 and regard, there the default."),
+    ] = None,
     sentences: Annotated[
         Path | None, typer.Option(help="A text file to prove it on; default: what the run was validated on.")
     ] = None,
@@ -517,7 +524,7 @@ def export(
     parts: PartsOption = None,
     changed_parts: ChangedPartsOption = None,
 ) -> None:
-    """Export a trained model to another engine, and prove that it gives the same tokens there.
+    """Export a trained model to another engine, or as a run a quarter as large; prove that it gives the same tokens.
 
     The exported model runs in its own engine, greedily and with a beam of 4; where a token differs in float32, nothing
     is written. proof.json says what was compared, README.md how to load the model. A Hugging Face folder loads with
@@ -530,6 +537,8 @@ def export(
     Example: `regard export run --to ctranslate2 --precision int8 --out exported-int8`
 
     Example: `regard export run --to onnx --out exported-onnx --sentences test.en --count 500`
+
+    Example: `regard export run --to regard --out en-fr` (matrices in 8 bits; every command reads it as a run)
     """
     from regard.interop.exporter import export as export_run
     from regard.interop.exporter import proof_lines
@@ -548,7 +557,8 @@ def export(
     )
     for line in proof_lines(proof):
         typer.echo(line.removeprefix("- "))
-    typer.echo(f"exported: {out}")
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    typer.echo(f"exported: {out}, {size / 1e6:,.1f} MB")
 
 
 def publish(

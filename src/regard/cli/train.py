@@ -24,6 +24,7 @@ from regard.cli.options import (
     DeviceOption,
     PartsOption,
     load_parts,
+    model_folder,
     resolve_device,
     shell_command,
     with_progress,
@@ -69,7 +70,12 @@ def train(
     out: Annotated[Path, typer.Option(help="Run folder; an existing run is resumed.")] = Path("run"),
     start: Annotated[
         Path | None,
-        typer.Option("--init-from", "--start", help="Initialise weights and vocabulary from this run (fine-tuning)."),
+        typer.Option(
+            "--init-from",
+            "--start",
+            help="Initialise weights and vocabulary from this run, or a model of regard models (fine-tuning).",
+            callback=model_folder,
+        ),
     ] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Of --init-from: best, last or a step.")] = None,
     train: Annotated[list[str] | None, typer.Option(help=FILES)] = None,

@@ -14,6 +14,8 @@ from regard.cli.options import (
     ModelArgument,
     PartsOption,
     load_parts,
+    model_folder,
+    model_folders,
     with_option_groups,
     with_progress,
     writable_file,
@@ -137,7 +139,9 @@ def look(
     corpus: Annotated[
         str | None, typer.Option(help="Statistics over the sentences of this file, or held-out ones.")
     ] = None,
-    tagger: Annotated[Path | None, typer.Option(help="A run that tags words, for --corpus without tags.")] = None,
+    tagger: Annotated[
+        Path | None, typer.Option(help="A run that tags words, for --corpus without tags.", callback=model_folder)
+    ] = None,
     neighbours: Annotated[
         str | None, typer.Option(help="LAYER:STATE of --corpus, whose nearest states are listed.")
     ] = None,
@@ -155,7 +159,10 @@ def look(
     others: Annotated[
         list[Path] | None,
         typer.Option(
-            "--compare", "--with", help="Another model or checkpoint, to compare outputs, weights and states."
+            "--compare",
+            "--with",
+            help="Another model or checkpoint, to compare outputs, weights and states.",
+            callback=model_folders,
         ),
     ] = None,
     page: Annotated[bool, typer.Option("--page/--no-page", help="In a terminal, open the microscope as well.")] = True,  # noqa: FBT002
@@ -642,7 +649,14 @@ MIN_KEY = 16  # characters of an API key
 
 @with_option_groups
 def serve(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of their checkpoints.", metavar="RUN...")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Run folders, folders of their checkpoints, or names; default: all models of regard models.",
+            metavar="RUN...",
+            callback=model_folders,
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 picks any free port.")] = PORT,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,  # noqa: FBT002
     with_api: Annotated[bool, typer.Option("--api", help="Answer as `regard api` does, too.")] = False,  # noqa: FBT002
@@ -654,6 +668,8 @@ def serve(
 
     Example: `regard serve run --open`
 
+    Example: `regard serve en-fr --open` (a model that is shipped; without a name, all of them)
+
     Example: `regard serve transformer bahdanau --port 8000`
 
     Example: `regard serve run --parts mine.py` (a run with parts of your own)
@@ -662,10 +678,14 @@ def serve(
     """
     from regard.serve import server
     from regard.serve.model_store import ModelStore
+    from regard.tasks.model_packages import packaged_models
 
     server.require_serve_extra()
+    folders = runs or [model.folder for model in packaged_models()]
+    if not folders:
+        raise ValueError("no model given; name a run folder, or pip install regard-models")
     with server.open_socket(port) as here:
-        models = ModelStore.from_folders(runs, load.torch_device, load.checkpoint, load.own_parts)
+        models = ModelStore.from_folders(folders, load.torch_device, load.checkpoint, load.own_parts)
         token = server.new_token()
         where = server.page_url(here, token)
         typer.echo(f"{where}\nCtrl-C stops it.")
@@ -701,7 +721,14 @@ class ApiOptions:
 
 @with_option_groups
 def api(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of their checkpoints.", metavar="RUN...")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Run folders, folders of their checkpoints, or names: regard models lists them.",
+            metavar="RUN...",
+            callback=model_folders,
+        ),
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks any free port.")] = API_PORT,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all, behind a proxy.")] = "127.0.0.1",
     precision: Annotated[str, typer.Option(help="Of translation: float32, bfloat16, or int8 on a CPU.")] = "float32",

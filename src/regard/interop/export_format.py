@@ -404,6 +404,10 @@ class ExportFormat(ABC):
     def usage(self, task_model: Any, folder: str) -> str:
         """Python that loads the folder, runs the model on a text and prints its output."""
 
+    def copy_extras(self, run: Path, folder: Path) -> None:
+        """What else of a run's folder belongs to what was written; most formats have no place for more."""
+        return
+
     def encode(self, task_model: Any, folder: Path, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts, by the tokenizer that was written; those of the input alone."""
         name, tokenizer = next(iter(used_tokenizers(task_model).items()))

@@ -1,4 +1,4 @@
-"""Export: a run's model as the folder of another engine, with a proof that its outputs are the same, and a model card.
+"""Export: a run's model as the folder of another engine, or packed to 8 bits for Regard itself, with proof and card.
 
 All is written beside the folder and renamed at the end: a folder of that name has been proved.
 """
@@ -11,15 +11,19 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regard.data.corpora import CORPORA
 from regard.data.files import make_folder, read_lines, require_small_file, write_text_atomic
 from regard.data.tokenizers.base import EOS
+from regard.decode.alignment import HEADS_FILE
 from regard.decode.beam import Beam
 from regard.decode.search import Hypothesis
 from regard.decode.translation import translate_all
@@ -27,9 +31,13 @@ from regard.interop.export_format import (
     CONTINUATION,
     PROMPT,
     Check,
+    Engine,
     ExportFormat,
+    GenerationEngine,
     Proof,
     ProofInputs,
+    TranslationEngine,
+    compare_engines,
     compare_outputs,
     encode_text,
     frame_ids,
@@ -39,7 +47,15 @@ from regard.interop.export_format import (
     package_versions,
     position_limit,
     read_proof,
+    translation_limit,
     words_first,
+)
+from regard.models.safetensors_io import (
+    named_tensors,
+    pack_weights,
+    saveable_tensors,
+    unpack_weights,
+    write_weights,
 )
 from regard.models.seq2seq import count_parameters
 from regard.tasks.image_classification.task import ImageClassifier
@@ -48,18 +64,20 @@ from regard.tasks.metrics import MetricScore
 from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import Task
-from regard.tasks.registry import task_of_run
+from regard.tasks.model_packages import MODEL_CARD, resolve_model
+from regard.tasks.registry import get_task, task_of_run
 from regard.tasks.runs import summarize_run
 from regard.tasks.tagging.task import Tagger
 from regard.tasks.translation.task import Translator
 from regard.training.run import LOG_FILE
-from regard.training.run_folder import resolve_run, resolve_weights
+from regard.training.run_folder import EXAMPLE, WEIGHTS, resolve_run, resolve_weights
 
 # the module of each format, which is loaded when it is asked for, and its class there
 FORMATS = {
     "hf": ("regard.interop.huggingface.exporting", "HuggingFaceFormat"),
     "onnx": ("regard.interop.onnx", "OnnxFormat"),
     "ctranslate2": ("regard.interop.ctranslate2", "CTranslate2Format"),
+    "regard": (__name__, "PackedRunFormat"),
 }
 BatchSearch = Callable[[Beam, Sequence[tuple[int, ...]]], list[list[Hypothesis]]]  # from sources to their n-best lists
 CARD = "README.md"
@@ -78,7 +96,7 @@ def export(
     to: str,
     out: str | Path,
     *,
-    precision: str = "float32",
+    precision: str | None = None,
     sentences: str | Path | None = None,
     count: int = SENTENCES,
     checkpoint: str | int | None = None,
@@ -89,10 +107,10 @@ def export(
     agree. Where an output in float32 differs, nothing is written.
 
     Args:
-        run: the folder of a run, or of one of its checkpoints.
-        to: hf (transformers), onnx (onnxruntime) or ctranslate2.
+        run: the folder of a run, or of one of its checkpoints, or the name of a model that is shipped.
+        to: hf (transformers), onnx (onnxruntime), ctranslate2, or regard: a run a quarter as large.
         out: a folder that does not exist yet, or is empty.
-        precision: float32, or int8 for CTranslate2.
+        precision: float32, or int8 for CTranslate2 and for Regard; by default float32, and int8 for Regard.
         sentences: a file of texts for the proof; by default those that the run was validated on.
         count: how many of them.
         data: the folder that holds known corpora.
@@ -102,8 +120,9 @@ def export(
         >>> proof.exact, [check.name for check in proof.checks]
         (True, ['tokenizer.json', 'greedy', 'beam 4'])
     """
-    run, out, format = Path(run), Path(out), find_format(to)
+    run, out, format = resolve_model(run), Path(out), find_format(to)
     format.require_packages()
+    precision = precision or format.precisions[0]
     if precision not in format.precisions:
         raise ValueError(
             f"precision {precision} is not written for {format.title}; choose from {', '.join(format.precisions)}"
@@ -117,6 +136,7 @@ def export(
     inputs = gather_inputs(task, task_model, *paths, count=count)
     with replaced_folder(out) as folder:
         checks = write_and_prove(format, task_model, folder, inputs, precision)
+        format.copy_extras(resolve_run(run)[0], folder)
         proof = Proof(
             engine=format.title,
             precision=precision,
@@ -156,6 +176,76 @@ def write_and_prove(
         if failure := check.failure():
             raise ValueError(f"the model written for {format.title} is not this one: {failure}; nothing is kept")
     return checks
+
+
+# --- packed runs ---
+
+
+class PackedRunFormat(ExportFormat):
+    """The folder of a run as every command reads it, its matrices in 8 bits: what packages of models ship."""
+
+    title = "Regard"
+    packages = ()
+    precisions = ("int8", "float32")
+
+    def objections(self, task_model):
+        if isinstance(task_model, Translator | TextGenerator):
+            return []
+        return [f"nothing proves a packed model for the task {task_model.settings.task!r}; translators and writers do"]
+
+    def write(self, task_model, folder, precision):
+        note = replace(task_model, settings=without_folders(task_model.settings)).describe(folder)
+        tensors = saveable_tensors(task_model.model)
+        write_weights(tensors if precision == "float32" else pack_weights(tensors), folder / WEIGHTS, note)
+
+    def copy_extras(self, run, folder):
+        for name in (HEADS_FILE, EXAMPLE, MODEL_CARD):
+            if (run / name).is_file():
+                write_text_atomic(folder / name, require_small_file(run / name).read_text(encoding="utf-8"))
+
+    def encode(self, task_model, folder, texts):
+        loaded = type(task_model).load(folder)
+        return [list(encode_text(loaded, text)) for text in texts]
+
+    def prove(self, task_model, folder, inputs, precision):
+        """The weights that are loaded are those that were meant, to the bit, and give their tokens; what 8 bits cost."""
+        loaded, exact = type(task_model).load(folder), precision == "float32"
+        own = saveable_tensors(task_model.model)
+        meant = own if exact else unpack_weights(pack_weights(own))
+        found = named_tensors(loaded.model)
+        if wrong := [name for name, tensor in meant.items() if not torch.equal(tensor, found[name])]:
+            raise ValueError(f"{folder / WEIGHTS}: {wrong[0]!r} is not what was written; nothing is kept")
+        error = max(float((tensor - meant[name]).abs().max()) for name, tensor in own.items() if tensor.numel())
+        checks = [Check(f"weights, off by {error:.2g} at most", len(meant), len(meant), 0)]
+        quantized = deepcopy(task_model.model)
+        for name, tensor in named_tensors(quantized).items():
+            tensor.copy_(meant[name])
+        in_memory, read = packed_engine(task_model, quantized), packed_engine(task_model, loaded.model)
+        limit = CONTINUATION if isinstance(task_model, TextGenerator) else translation_limit(task_model, inputs)
+        checks += compare_engines(in_memory, read, inputs.ids, limit)
+        if not exact:
+            checks = [replace(check, name=f"{check.name}, as quantised in memory") for check in checks]
+            original = packed_engine(task_model, task_model.model)
+            checks += compare_engines(original, read, inputs.ids, limit, exact=False)
+        return checks
+
+    def usage(self, task_model, folder):
+        text = get_task(task_model.settings.task).example_input(task_model).text
+        return f"import regard\n\nmodel = regard.load({folder!r})\nprint(model({text!r}))\n"
+
+
+def packed_engine(task_model: PretrainedModel, model: Any) -> Engine:
+    """Our own searches."""
+    if isinstance(task_model, Translator):
+        return TranslationEngine(model, task_model.target.first_ids)
+    return GenerationEngine(model)
+
+
+def without_folders(settings: Any) -> Any:
+    """The settings of a run whose files are named without the folders of the machine that it was trained on."""
+    data = settings.data
+    names = {split: tuple(Path(path).name for path in vars(data)[split]) for split in ("train", "valid", "test")}
+    return replace(settings, data=replace(data, **names))
 
 
 # --- exported models that run ---

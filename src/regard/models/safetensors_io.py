@@ -1,7 +1,11 @@
-"""Safetensors files: a model's weights written and loaded, also those with names of earlier versions."""
+"""Safetensors files: a model's weights written and loaded, also packed to 8 bits, or with names of earlier versions.
+
+A packed file holds each matrix as whole numbers q of 8 bits with one scale s for each of its rows, W_ij = s_i q_ij; the
+metadata say so, and the scales of "name" are "name:scale". It is loaded as the float32 weights s_i q_ij.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,8 +56,8 @@ def current_name(name: str) -> str:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file of weights, by their current names."""
-    return {current_name(name): tensor for name, tensor in load_file(path).items()}
+    """All tensors of a file of weights, by their current names; those of a packed one as float32."""
+    return {current_name(name): tensor for name, tensor in unpack_weights(load_file(path)).items()}
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -80,9 +84,73 @@ def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
     """By current name, from the file's header alone."""
     try:
         with safe_open(require_file(path), framework="pt") as file:  # a regular file: opening a pipe would block
-            return {current_name(name): tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            packed = (file.metadata() or {}).get("form") == PACKED
+            kinds = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or no safetensors file: {error}") from None
+    for name, (kind, shape) in kinds.items() if packed else ():
+        if kind == "I8" and kinds.get(scale_name(name)) not in (("F16", shape[:1]), ("F32", shape[:1])):
+            raise ValueError(f"{path} is damaged: {name!r} lacks a scale for each of its rows; restore the file")
+    return {current_name(name): shape for name, (_, shape) in kinds.items() if not (packed and is_scale(name))}
+
+
+# --- packed weights ---
+
+
+PACKED, LEVELS = "int8 rows", 127
+
+
+def scale_name(name: str) -> str:
+    return f"{name}:scale"
+
+
+def is_scale(name: str) -> bool:
+    return name.endswith(":scale")
+
+
+def pack_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each matrix in 8 bits, as whole numbers and a scale for each row; vectors stay as they are.
+
+    Examples:
+        >>> packed = pack_weights({"up": torch.tensor([[0.0, 63.5], [1.0, -254.0]]), "bias": torch.ones(2)})
+        >>> {name: tensor.tolist() for name, tensor in packed.items()}
+        {'up': [[0, 127], [0, -127]], 'up:scale': [0.5, 2.0], 'bias': [1.0, 1.0]}
+    """
+    packed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() < 2 or not tensor.is_floating_point():
+            packed[name] = tensor
+        elif not tensor.isfinite().all():
+            raise ValueError(f"{name!r} holds numbers that are not finite, which 8 bits cannot; train the model again")
+        else:
+            packed[name], packed[scale_name(name)] = quantize_rows(tensor)
+    return packed
+
+
+def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """q = round(W / s), where s is the largest |W| of a row over 127, in float16 where that is exact enough."""
+    rows = weight.float().flatten(1)
+    exact, half = rows.abs().amax(1) / LEVELS, torch.finfo(torch.float16)
+    normal = (exact == 0) | ((exact >= half.tiny) & (exact <= half.max))  # below, float16 has fewer digits
+    scale = exact.half() if bool(normal.all()) else exact
+    step = torch.where(scale == 0, 1.0, scale.float())
+    return (rows / step[:, None]).round_().to(torch.int8).view(weight.shape), scale
+
+
+def unpack_weights(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights s_i q_ij that `pack_weights` stands for; what is not packed as it is.
+
+    Examples:
+        >>> unpack_weights({"up": torch.tensor([[3, -127]], dtype=torch.int8), "up:scale": torch.tensor([0.5])})
+        {'up': tensor([[  1.5000, -63.5000]])}
+    """
+    scales = {name: packed[scale_name(name)].float() for name in packed if scale_name(name) in packed}
+    return {
+        name: (tensor.flatten(1).float() * scales[name][:, None]).view(tensor.shape) if name in scales else tensor
+        for name, tensor in packed.items()
+        if not is_scale(name)
+    }
 
 
 class SkipInit(TorchFunctionMode):
@@ -124,8 +192,9 @@ def saveable_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def write_weights(tensors: dict[str, Tensor], path: Path, note: str = "") -> None:
     """Written atomically, so that a full disk leaves the old file as it was. `note` goes into the metadata."""
+    form = {"form": PACKED} if any(map(is_scale, tensors)) else {}
     try:
         with open_atomic(path) as file:
-            save_file(tensors, file.name, {"note": note})
+            save_file(tensors, file.name, {"note": note, **form})
     except SafetensorError as error:
         raise ValueError(f"{path}: cannot be written ({error}); free some space, or choose another path") from None

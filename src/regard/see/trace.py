@@ -37,6 +37,7 @@ from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import DecodableModel, inference_mode
 from regard.see.edits import Edits, refuse_unknown, refuse_word_swaps, swap_words, without_word_swaps
 from regard.see.sites import AttentionRecorder, AttentionSite, GateSite, apply_edits, site_extents
+from regard.tasks.model_packages import resolve_model
 from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EncodedInput, GenerationInput, Predictions, Task, TaskInput, TokenAxis
@@ -378,7 +379,8 @@ def refuse_irrelevant(request: TraceRequest) -> None:
 def load_pretrained(
     folder: Path, device: str = "cpu", checkpoint: str | int | None = None, own_parts: OwnParts = OwnParts()
 ) -> PretrainedModel:
-    """The model of a run as it stands, or at a checkpoint, whatever its task."""
+    """The model of a run as it stands, or at a checkpoint, or of a name, whatever its task."""
+    folder = resolve_model(folder)
     return task_of_run(folder).task_model.load(folder, device, checkpoint, own_parts)
 
 

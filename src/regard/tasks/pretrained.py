@@ -8,6 +8,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from filecmp import cmp
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar, overload
@@ -84,9 +85,19 @@ class PretrainedModel(ABC):
     def from_description(cls, folder: Path, own_parts: OwnParts = OwnParts()) -> Self:
         """What `describe` wrote, with new weights."""
         settings = load_settings(folder, cls.settings_type, own_parts)
-        return cls.from_parts(
-            *(load(part_path(folder, name)) for name, load in cls.part_files.values()), settings=settings
-        )
+        return cls.from_parts(*cls.load_parts(folder), settings=settings)
+
+    @classmethod
+    def load_parts(cls, folder: Path) -> list[SavedPart]:
+        """Each part of a folder; files that are the same, as those of a joint vocabulary, are read once."""
+        found: list[tuple[Any, Path, SavedPart]] = []
+        for name, load in cls.part_files.values():
+            path = part_path(folder, name)
+            same = (
+                part for by, other, part in found if by is load and path.is_file() and cmp(path, other, shallow=False)
+            )
+            found.append((load, path, next(same, None) or load(path)))
+        return [part for _, _, part in found]
 
     @abstractmethod
     def job(self, examples: Sequence[Any], held_out: Sequence[Any], device: str = "cpu", /) -> TrainingJob:
@@ -134,8 +145,9 @@ class PretrainedModel(ABC):
         folder = Path(folder)
         settings_path(folder)
         chosen = resolve_weights(folder, checkpoint)
-        cls.check_weights_match(chosen.run, chosen.file, own_parts)
-        found = cls.from_description(chosen.run, own_parts)
+        settings, parts = load_settings(chosen.run, cls.settings_type, own_parts), cls.load_parts(chosen.run)
+        cls.check_weights_match(chosen.run, chosen.file, parts, settings)
+        found = cls.from_parts(*parts, settings=settings)
         load_weights(found.model, chosen.file)
         if read_note(chosen.file) not in ("", parts_checksum(chosen.run, found.parts)):
             files = " or ".join(f"{name}.json" for name in found.parts)
@@ -150,14 +162,16 @@ class PretrainedModel(ABC):
         return self
 
     @classmethod
-    def check_weights_match(cls, folder: Path, weights: Path, own_parts: OwnParts = OwnParts()) -> None:
+    def check_weights_match(
+        cls, folder: Path, weights: Path, parts: Sequence[SavedPart], settings: RunSettings
+    ) -> None:
         """Settings that describe another model than the weights are of, before it is built: it may fill the memory."""
         count = len(shapes_in(weights))
         for name, depth in read_depths(settings_path(folder)).items():
             if depth > count:  # each has at least one weight, and to shape a million of them would take hours
                 raise ValueError(f"{folder / SETTINGS}: {name} = {depth}, but the weights in {weights} are of fewer")
         with shapes_only():
-            check_compatible(cls.from_description(folder, own_parts).model, weights)
+            check_compatible(cls.from_parts(*parts, settings=settings).model, weights)
 
 
 @dataclass(frozen=True, eq=False)

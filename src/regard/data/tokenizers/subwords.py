@@ -217,7 +217,11 @@ def model_settings(model: str) -> dict[str, Any]:
 
 def canonical_json(model: str) -> str:
     """The same text for the same model, whether just trained or read from a file."""
-    return json.dumps(json.loads(model), ensure_ascii=False, separators=(",", ":"))
+    return write_canonical(json.loads(model))
+
+
+def write_canonical(model: Any) -> str:
+    return json.dumps(model, ensure_ascii=False, separators=(",", ":"))
 
 
 def piece_budget(size: int) -> int:
@@ -287,7 +291,7 @@ def _tokenizer(saved: dict[str, Any]) -> Tokenizer:
             return CharTokenizer("".join(_texts(saved["vocabulary"], str)), normalizer)
         case "subwords":
             tags = tuple(_texts(saved.get("tags", []), list))
-            return SubwordTokenizer(canonical_json(json.dumps(saved["model"])), normalizer, tags)
+            return SubwordTokenizer(write_canonical(saved["model"]), normalizer, tags)
         case "bytes":
             return ByteTokenizer(normalizer)
         case "pretrained":
