@@ -30,8 +30,8 @@ docs: .venv/docs         ## the site, in out/site; a broken link or a request to
 notebooks: .venv/ready   ## the notebooks of the course, made anew from the lessons
 	$(BIN)/python docs/build_notebooks.py
 
-wheel: .venv/ready       ## a wheel, in dist
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+wheel: .venv/ready       ## the wheels of regard and regard-models, in dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./packages/regard-models
 
 browser: chromium page-tools  ## install what the page is tested and linted with; `make test` installs none of it
 
@@ -75,12 +75,12 @@ mutants: .venv/ready     ## plant one error at a time; each must turn a test red
 hostile: .venv/ready browser-check  ## bad files, fuzzed requests, kill -9, planted links, bombs: the long form, in minutes
 	$(BIN)/pytest tests/hostile -m "not gpu"
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt packages/regard-models/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Regard needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' -e packages/regard-models
 	touch $@
 
 .venv/docs: .venv/ready

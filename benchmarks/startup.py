@@ -23,7 +23,7 @@ from machine import write
 
 SENTENCE = "the black cat ate the mouse"
 BARE = "import torch"  # what all else is compared with
-COMMAND = "from regard.cli import app; app(prog_name='regard')"
+COMMAND = "from regard.__main__ import main; main()"
 
 
 def measure(code: str, *words: str) -> dict[str, float]:

@@ -220,7 +220,7 @@ def trace(model: LoadedModel | PretrainedModel | nn.Module | str | Path, *inputs
     """What a model makes of an input, with every attention as it ran: see `regard.see.trace_model` for the options.
 
     Args:
-        model: a trained model, its folder, that of a Hugging Face model, a shipped model's name, or one of transformers.
+        model: a trained model, its folder or name, the folder of a Hugging Face model, or a model of transformers.
         inputs: the text; of a model of transformers its tokenizer, and the text, or its image processor or processor,
             and a picture or a sound: the path of a file, or what is in memory.
 

@@ -25,9 +25,14 @@ from regard.models.language_model import LanguageModel
 from regard.models.safetensors_io import (
     check_compatible,
     current_name,
+    load_tensors,
     load_weights,
     named_tensors,
+    pack_weights,
+    read_note,
     saveable_tensors,
+    shapes_in,
+    unpack_weights,
     write_weights,
 )
 from regard.training.checkpoint import average
@@ -179,3 +184,76 @@ walk_through_example({})
 assert not {"torch._dynamo", "triton"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2], check=True)
+
+
+# --- packed to 8 bits ---
+
+
+def rows_of(exponents: list[int], width: int) -> Tensor:
+    """A row for each, whose largest number is about 2 to that power; None is a row of zeros."""
+    return torch.stack([torch.randn(width) * 2.0**one if one else torch.zeros(width) for one in exponents])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    exponents=st.lists(st.integers(-40, 30), min_size=1, max_size=5), width=st.integers(1, 9), seed=st.integers(0, 99)
+)
+def test_packed_weights_are_whole_numbers_times_the_scale_of_their_row(tmp_path_factory, exponents, width, seed):
+    torch.manual_seed(seed)
+    weight, path = rows_of(exponents, width), tmp_path_factory.mktemp("packed") / "model.safetensors"
+    packed = pack_weights({"up": weight, "bias": weight[0]})
+    whole, scale = packed["up"], packed["up:scale"].float()[:, None]
+    write_weights(packed, path)
+    found = load_tensors(path)
+    assert found.keys() == {"up", "bias"}
+    assert torch.equal(found["up"], whole.float() * scale)
+    assert torch.equal(found["bias"], weight[0])
+    assert int(whole.int().abs().max()) <= 127
+    assert ((found["up"] - weight).abs() <= 0.5005 * scale + 1e-45).all()
+    assert (whole.int().abs().amax(1) == 127 * weight.any(1)).all()  # all 8 bits are used
+    again = pack_weights(found)
+    assert torch.equal(again["up"], whole)
+    assert torch.equal(again["up:scale"], packed["up:scale"])
+
+
+def test_scales_are_float16_where_that_is_exact_enough():
+    usual, tiny, huge = torch.ones(2, 3), torch.full((2, 3), 1e-6), torch.full((2, 3), 1e8)
+    packed = pack_weights({"usual": usual, "tiny": tiny, "huge": huge})
+    kinds = [packed[f"{name}:scale"].dtype for name in ("usual", "tiny", "huge")]
+    assert kinds == [torch.float16, torch.float32, torch.float32]
+    for name, weight in {"usual": usual, "tiny": tiny, "huge": huge}.items():
+        assert torch.allclose(unpack_weights(packed)[name], weight, rtol=5e-4)
+
+
+def test_a_packed_file_is_a_quarter_as_large_and_loads_into_the_model(tmp_path):
+    model, other = (
+        nn.Sequential(nn.Linear(64, 96), nn.Conv2d(3, 4, 5)),
+        nn.Sequential(nn.Linear(64, 96), nn.Conv2d(3, 4, 5)),
+    )
+    tensors = saveable_tensors(model)
+    write_weights(tensors, tmp_path / "whole.safetensors", "checksum")
+    write_weights(pack_weights(tensors), tmp_path / "packed.safetensors", "checksum")
+    load_weights(other, tmp_path / "packed.safetensors")
+    for name, tensor in named_tensors(other).items():
+        assert torch.allclose(tensor, tensors[name], atol=1e-3)
+    assert shapes_in(tmp_path / "packed.safetensors") == {name: tuple(one.shape) for name, one in tensors.items()}
+    assert read_note(tmp_path / "packed.safetensors") == "checksum"
+    whole, packed = ((tmp_path / f"{name}.safetensors").stat().st_size for name in ("whole", "packed"))
+    assert packed < 0.35 * whole
+
+
+@pytest.mark.parametrize("spoil", ["missing", "fewer", "whole numbers"])
+def test_a_packed_file_without_a_scale_for_every_row_is_damaged(spoil, tmp_path):
+    model, path = nn.Linear(5, 3), tmp_path / "model.safetensors"
+    packed = pack_weights(saveable_tensors(model))
+    scales = {"fewer": packed["weight:scale"][:2], "whole numbers": torch.ones(3, dtype=torch.int8)}
+    del packed["weight:scale"]
+    packed |= {"weight:scale": scales[spoil]} if spoil in scales else {}
+    save_file(packed, path, {"note": "int8 rows: checksum"})
+    with pytest.raises(ValueError, match="is damaged: 'weight' lacks a scale for each of its rows"):
+        load_weights(model, path)
+
+
+def test_weights_that_are_not_finite_are_not_packed():
+    with pytest.raises(ValueError, match="'up' holds numbers that are not finite"):
+        pack_weights({"up": torch.tensor([[1.0, torch.nan]])})

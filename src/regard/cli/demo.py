@@ -25,6 +25,13 @@ from regard.tasks.registry import get_task
 SENTENCE = "the black cat ate the mouse"
 MIN_CHECKPOINTS = 10  # checkpoints at least, spread over the training
 MAX_SHOWN = 6  # held-out sentences with their translations
+SHIPPED_MODEL = "en-fr"  # the packaged model that comes first, where it is installed
+REAL_SENTENCES = (
+    "Where is the light switch?",
+    "I would like a cup of tea without sugar, please.",
+    "She has been living in Paris for two years.",
+    "The children who were playing in the garden are tired now.",
+)
 
 
 def demo(
@@ -35,8 +42,11 @@ def demo(
 ) -> None:
     """Train a small Transformer on the miniature world, translate with it, and show its attention.
 
+    Where the models of regard-models are installed, real sentences are translated first.
+
     Example: `regard demo`
     """
+    first = show_shipped_model(out)
     from rich.console import Console
     from rich.rule import Rule
     from rich.table import Table
@@ -51,7 +61,7 @@ def demo(
     from regard.tasks.translation.task import TranslationSettings, Translator
 
     console = Console()
-    console.print(Rule("1. Training a small Transformer: English to French", align="left"))
+    console.print(Rule(f"{first}. Training a small Transformer: English to French", align="left"))
     total_steps = steps or TranslationSettings.of_world().train.steps
     # kept so that the microscope can show the attention over training
     checkpoints = {
@@ -61,7 +71,7 @@ def demo(
     overrides = checkpoints | ({"train.steps": steps} if steps else {})
     train_run(TrainRequest(out, overrides=overrides, device="cpu"))
     translator = Translator.load(out)
-    console.print(Rule("2. Held-out sentences", align="left"))
+    console.print(Rule(f"{first + 1}. Held-out sentences", align="left"))
     held_out = translator.settings.data.read("test").examples
     with console.status(f"translating {len(held_out)} held-out sentences"):
         translations = translate_texts(translator, [pair.source for pair in held_out], Greedy())
@@ -74,7 +84,7 @@ def demo(
         f"Exact match: {right.value:.1f} % of {len(held_out)} sentences, each with a pair of words "
         "that never occurred together in training.\n"
     )
-    console.print(Rule("3. Attention weights", align="left"))
+    console.print(Rule(f"{first + 2}. Attention weights", align="left"))
     written = translate_texts(translator, [SENTENCE], Greedy())[0]
     attention = attend_pair(translator, SENTENCE, written or "?")  # an untrained model may output nothing
     heads = load_alignment_heads(out)
@@ -88,6 +98,37 @@ def demo(
     width = max(map(len, commands))
     for command, does in commands.items():
         console.print(Text.assemble("  ", (f"{command:<{width}}", "bold"), f"  {does}"), soft_wrap=True)
+
+
+def show_shipped_model(out: Path) -> int:
+    """Real sentences by the packaged translator, each on the screen as soon as it is translated, and what one attended
+    to. Returns the number of the next part: 1 where no such model is installed."""
+    from regard.tasks.model_packages import packaged_models
+
+    found = [model for model in packaged_models() if model.name == SHIPPED_MODEL]
+    if not found:
+        return 1
+    from rich.console import Console
+    from rich.rule import Rule
+    from rich.text import Text
+
+    console, folder = Console(), found[0].folder
+    console.print(Rule(f"1. Real sentences: the model {SHIPPED_MODEL}", align="left"))
+    from regard.tasks.translation.task import Translator
+
+    translator = Translator.load(folder)
+    for text in REAL_SENTENCES:
+        console.print(Text(f"  {text}\n  ").append(str(translator.translate(text)), "bold"))
+    from regard import see
+    from regard.tasks.registry import ViewRequest
+    from regard.tasks.translation.cli import view_translation
+
+    _, view = view_translation(translator, folder, REAL_SENTENCES[0], ViewRequest())
+    console.print(Text(f"\n{see.ascii(view)}"), soft_wrap=True)
+    picture = see.save(see.draw(view), out.with_name(f"{out.name}-{SHIPPED_MODEL}.png"))
+    console.print(Text(f"\nWhat it attended to, as a plot: {picture}. More: regard look {SHIPPED_MODEL} "), end="")
+    console.print(Text(f'"{REAL_SENTENCES[1]}"; its card: regard models show {SHIPPED_MODEL}.\n'), soft_wrap=True)
+    return 2
 
 
 def next_commands(out: Path) -> dict[str, str]:

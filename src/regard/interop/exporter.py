@@ -61,10 +61,10 @@ from regard.models.seq2seq import count_parameters
 from regard.tasks.image_classification.task import ImageClassifier
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.metrics import MetricScore
+from regard.tasks.model_packages import MODEL_CARD, resolve_model
 from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import Task
-from regard.tasks.model_packages import MODEL_CARD, resolve_model
 from regard.tasks.registry import get_task, task_of_run
 from regard.tasks.runs import summarize_run
 from regard.tasks.tagging.task import Tagger
@@ -208,7 +208,7 @@ class PackedRunFormat(ExportFormat):
         return [list(encode_text(loaded, text)) for text in texts]
 
     def prove(self, task_model, folder, inputs, precision):
-        """The weights that are loaded are those that were meant, to the bit, and give their tokens; what 8 bits cost."""
+        """What is loaded are the weights that were meant, to the bit, with their tokens; and what 8 bits cost."""
         loaded, exact = type(task_model).load(folder), precision == "float32"
         own = saveable_tensors(task_model.model)
         meant = own if exact else unpack_weights(pack_weights(own))

@@ -1,7 +1,7 @@
 """Safetensors files: a model's weights written and loaded, also packed to 8 bits, or with names of earlier versions.
 
-A packed file holds each matrix as whole numbers q of 8 bits with one scale s for each of its rows, W_ij = s_i q_ij; the
-metadata say so, and the scales of "name" are "name:scale". It is loaded as the float32 weights s_i q_ij.
+A packed file holds each matrix as whole numbers q of 8 bits with one scale s for each of its rows, W_ij = s_i q_ij; its
+note says so, and the scales of "name" are "name:scale". It is loaded as the float32 weights s_i q_ij.
 """
 
 import re
@@ -85,7 +85,7 @@ def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
     try:
         with safe_open(require_file(path), framework="pt") as file:  # a regular file: opening a pipe would block
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            packed = (file.metadata() or {}).get("form") == PACKED
+            packed = (file.metadata() or {}).get("note", "").startswith(PACKED)
             kinds = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or no safetensors file: {error}") from None
@@ -98,7 +98,7 @@ def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
 # --- packed weights ---
 
 
-PACKED, LEVELS = "int8 rows", 127
+PACKED, LEVELS = "int8 rows: ", 127  # what the note of a packed file begins with
 
 
 def scale_name(name: str) -> str:
@@ -177,7 +177,7 @@ def shapes_only() -> Iterator[None]:
 def read_note(path: Path) -> str:
     """The note in the metadata of the file."""
     with safe_open(path, framework="pt") as file:
-        return (file.metadata() or {}).get("note", "")
+        return (file.metadata() or {}).get("note", "").removeprefix(PACKED)
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -192,9 +192,9 @@ def saveable_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def write_weights(tensors: dict[str, Tensor], path: Path, note: str = "") -> None:
     """Written atomically, so that a full disk leaves the old file as it was. `note` goes into the metadata."""
-    form = {"form": PACKED} if any(map(is_scale, tensors)) else {}
+    form = PACKED if any(map(is_scale, tensors)) else ""  # one key: the library writes several in any order
     try:
         with open_atomic(path) as file:
-            save_file(tensors, file.name, {"note": note, **form})
+            save_file(tensors, file.name, {"note": f"{form}{note}"})
     except SafetensorError as error:
         raise ValueError(f"{path}: cannot be written ({error}); free some space, or choose another path") from None

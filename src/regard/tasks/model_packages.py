@@ -25,7 +25,7 @@ MODEL_CARD = (
 SETTINGS_FILE = "settings.toml"
 NAME = re.compile(r"\w[\w.-]*")
 FRONT_MATTER = re.compile(r"^---\n(.*?\n)---\n", re.DOTALL)
-BLEU = re.compile(r"\bBLEU\b[^\d\n]{0,40}(\d+(?:\.\d+)?)")
+BLEU = re.compile(r"\bBLEU\b[ :=*]{1,5}(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
