@@ -867,6 +867,27 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("settings", "another kind keeps the widths of the usual one", 'if "size" in lines or lines.get("kind", self.kind) != self.kind:', 'if "size" in lines:'),
         ("settings", "the sentence of a base class hides a table's own", "for base in reversed(table.__mro__):", "for base in table.__mro__:"),
     ],
+    "models/safetensors_io.py": [
+        ("packed weights", "one scale for a whole matrix", "exact, half = rows.abs().amax(1) / LEVELS,", "exact, half = rows.abs().amax(1).amax().expand(len(rows)) / LEVELS,"),
+        ("packed weights", "7 bits", "/ LEVELS, torch.finfo", "/ 63, torch.finfo"),
+        ("packed weights", "float16 scales where they have few digits", "scale = exact.half() if bool(normal.all()) else exact", "scale = exact.half()"),
+        ("packed weights", "rounded down", "(rows / step[:, None]).round_()", "(rows / step[:, None]).floor_()"),
+        ("packed weights", "the scale of a row forgotten", "tensor.flatten(1).float() * scales[name][:, None]", "tensor.flatten(1).float() * scales[name].mean()"),
+        ("packed weights", "whole numbers without scales are taken for weights", 'if kind == "I8" and kinds.get', 'if kind == "I9" and kinds.get'),
+        ("packed weights", "not finite ones become zeros", "elif not tensor.isfinite().all():", "elif False:"),
+    ],
+    "tasks/model_packages.py": [
+        ("model names", "a package comes before a folder", "if path.exists() or path.is_symlink() or not NAME", "if not NAME"),
+        ("model names", "of two packages the first", "if len(found) == 1:", "if found:"),
+        ("model names", "the package is imported", "        spec = find_spec(module)", "        __import__(module)\n        spec = find_spec(module)"),
+        ("model names", "a folder without a run is a model", 'place.glob(f"*/{SETTINGS_FILE}")', '(one / SETTINGS_FILE for one in place.iterdir())'),
+        ("model cards", "the last test set", "value := next(filter(None, values), None)", "value := next(filter(None, reversed([*values])), None)"),
+    ],
+    "interop/exporter.py": [
+        ("packed run", "what is loaded is not compared with what was meant", "if not torch.equal(tensor, found[name])]", "if False]"),
+        ("packed run", "names folders of the machine", "Path(path).name for path in vars(data)[split]", "path for path in vars(data)[split]"),
+        ("packed run", "without its alignment heads", "for name in (HEADS_FILE, EXAMPLE, MODEL_CARD):", "for name in (EXAMPLE, MODEL_CARD):"),
+    ],
     "tasks/config.py": [
         ("settings", "a key of two tables is taken for the first's", "if len(found) > 1:", "if len(found) > 2:"),
         ("settings", "an unknown key of a file is not noticed", '                cls.resolve_key(f"{name}.{key}")\n', '                pass\n'),

@@ -56,6 +56,20 @@ def test_every_file_of_the_package_is_inside(wheel):
     assert not {name for name in inside if "__pycache__" in name or "tests" in name}
 
 
+def test_the_models_are_in_a_wheel_of_their_own(wheel, tmp_path):
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", tmp_path, ROOT / "packages" / "regard-models"], check=True)
+    (built,) = tmp_path.glob("regard_models-*.whl")
+    with zipfile.ZipFile(built) as archive:
+        inside = archive.namelist()
+        (points,) = (archive.read(name).decode() for name in inside if name.endswith("entry_points.txt"))
+    assert "[regard.models]\nregard-models = regard_models" in points
+    assert "regard_models/__init__.py" in inside
+    assert {name.rsplit("/")[-1] for name in inside} >= {"LICENSE", "ATTRIBUTION.md"}
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if "regard_models" in name or name.endswith(".safetensors")]
+
+
 def test_it_is_the_wheel_that_is_imported(installed, tmp_path):
     where = run(installed / "python", "-c", "import regard; print(regard.__file__)", where=tmp_path)
     assert where.startswith(str(installed.parent))
