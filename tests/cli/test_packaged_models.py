@@ -13,6 +13,7 @@ from regard.cli import demo
 from regard.models.safetensors_io import named_tensors, unpack_weights
 from regard.tasks.config import read_tables
 from regard.tasks.model_packages import PackagedModel, packaged_models
+from regard.tasks.translation.task import Translator
 
 from .commands import assert_done, assert_refused, output_lines, regard
 
@@ -59,7 +60,7 @@ def test_a_packed_run_holds_whole_numbers_and_is_loaded_as_their_multiples(packe
     meant = [check for check in proof["checks"] if check["check"].endswith("as quantised in memory")]
     assert [check["check"].split()[0] for check in meant] == ["weights,", "greedy,", "beam"]
     assert all(check["identical"] == check["sentences"] > 0 for check in meant)
-    assert loaded.alignment_heads == library.load(trained, device="cpu").task_model.alignment_heads != ()
+    assert Translator.load(packed).alignment_heads == Translator.load(trained).alignment_heads != ()
 
 
 def test_a_packed_run_names_no_folder_of_the_machine(trained, tmp_path, corpus):

@@ -64,7 +64,6 @@ def test_a_port_that_is_taken(trained):
 
 def test_what_is_no_run_is_not_served(tmp_path):
     assert_refused(regard("serve", tmp_path, "--port", 0), f"{tmp_path} holds no model: settings.toml is missing")
-    assert_refused(regard("serve"), "Missing argument 'RUN...'")
 
 
 def test_an_address_says_what_is_shown_first():

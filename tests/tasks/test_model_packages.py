@@ -48,6 +48,7 @@ def test_a_name_is_the_folder_of_the_installed_model_and_nothing_is_imported(ins
     folder = install("made_up_models", card="---\nlicense: CC0\nbleu: 12.5\n---\n# en-xx\n")
     assert resolve_model("en-xx") == folder
     assert "made_up_models" not in sys.modules
+    assert "notes" not in {model.name for model in packaged_models()}
     found = find_model("en-xx").describe()
     assert (found["languages"], found["package"], found["bleu"]) == ("en → xx", "made_up_models", 12.5)
     assert (found["licence"], found["folder"]) == ("CC0", str(folder))
