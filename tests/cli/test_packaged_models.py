@@ -162,7 +162,10 @@ def test_the_list_of_models_and_their_cards(shipped):
 
 def test_a_name_that_nobody_ships(shipped):
     for words in (["translate", "xx-de", TEXT], ["look", "xx-de", TEXT], ["evaluate", "xx-de"], ["serve", "xx-de"]):
-        assert_refused(regard(*words), "xx-de is no folder here, and no model that is installed; did you mean xx-fr?")
+        assert_refused(
+            regard(*words),
+            "xx-de holds no model: it is neither a folder here nor the name of an installed one; did you mean xx-fr?",
+        )
 
 
 def test_without_models_the_list_says_how_to_get_some(monkeypatch):

@@ -101,7 +101,7 @@ def resolve_model(run: str | Path) -> Path:
         >>> resolve_model("en-xx")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        ValueError: en-xx is no folder here, and no model that is installed; ...
+        ValueError: en-xx holds no model: it is neither a folder here nor the name of an installed one; ...
     """
     path = Path(run)
     if path.exists() or path.is_symlink() or not NAME.fullmatch(str(run)):
@@ -113,7 +113,8 @@ def resolve_model(run: str | Path) -> Path:
     if found:
         packages = " and ".join(model.package for model in found)
         raise ValueError(f"{packages} both ship a model {run}; give the folder of one, such as {found[0].folder}")
-    raise ValueError(f"{run} is no folder here, and no model that is installed; {remedy(str(run), models)}")
+    why = "it is neither a folder here nor the name of an installed one"
+    raise ValueError(f"{run} holds no model: {why}; {remedy(str(run), models)}")
 
 
 def find_model(name: str) -> PackagedModel:

@@ -145,9 +145,8 @@ class PretrainedModel(ABC):
         folder = Path(folder)
         settings_path(folder)
         chosen = resolve_weights(folder, checkpoint)
-        settings, parts = load_settings(chosen.run, cls.settings_type, own_parts), cls.load_parts(chosen.run)
-        cls.check_weights_match(chosen.run, chosen.file, parts, settings)
-        found = cls.from_parts(*parts, settings=settings)
+        parts = cls.check_weights_match(chosen.run, chosen.file, own_parts)
+        found = cls.from_parts(*parts, settings=load_settings(chosen.run, cls.settings_type, own_parts))
         load_weights(found.model, chosen.file)
         if read_note(chosen.file) not in ("", parts_checksum(chosen.run, found.parts)):
             files = " or ".join(f"{name}.json" for name in found.parts)
@@ -162,16 +161,19 @@ class PretrainedModel(ABC):
         return self
 
     @classmethod
-    def check_weights_match(
-        cls, folder: Path, weights: Path, parts: Sequence[SavedPart], settings: RunSettings
-    ) -> None:
-        """Settings that describe another model than the weights are of, before it is built: it may fill the memory."""
+    def check_weights_match(cls, folder: Path, weights: Path, own_parts: OwnParts = OwnParts()) -> Sequence[SavedPart]:
+        """Refuses settings that describe another model than the weights are of, before it is built: it may fill the
+        memory. Returns the parts, which are the same for the model itself."""
         count = len(shapes_in(weights))
         for name, depth in read_depths(settings_path(folder)).items():
             if depth > count:  # each has at least one weight, and to shape a million of them would take hours
                 raise ValueError(f"{folder / SETTINGS}: {name} = {depth}, but the weights in {weights} are of fewer")
         with shapes_only():
+            settings = load_settings(folder, cls.settings_type, own_parts)
+        parts = cls.load_parts(folder)
+        with shapes_only():
             check_compatible(cls.from_parts(*parts, settings=settings).model, weights)
+        return parts
 
 
 @dataclass(frozen=True, eq=False)
