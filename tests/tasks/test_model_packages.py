@@ -121,4 +121,4 @@ def test_bleu_is_that_of_the_first_test_set_of_a_card():
     assert card_bleu("On tatoeba: BLEU = 31.25, chrF 60") == 31.25
     assert card_bleu("nothing is known, not even 1") is None
     assert card_fields("# no front matter\nlicense: none") == {}
-    assert card_licence("---\ntags:\n- a: b\nlicence: CC BY 2.0 FR\n---\n") == "CC BY 2.0 FR"
+    assert card_licence('---\ntags:\n- a: b\nlicense: "CC BY 2.0 FR"\n---\n') == "CC BY 2.0 FR"

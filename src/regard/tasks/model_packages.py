@@ -143,13 +143,13 @@ def card_fields(card: str) -> dict[str, str]:
     """The `key: value` lines between the two --- at the beginning of a card.
 
     Examples:
-        >>> card_fields("---\\nlicense: CC BY 2.0 FR\\nbleu: 49.5\\n---\\n# en-fr")
+        >>> card_fields('---\\nlicense: "CC BY 2.0 FR"\\nbleu: 49.5\\n---\\n# en-fr')
         {'license': 'CC BY 2.0 FR', 'bleu': '49.5'}
     """
     found = FRONT_MATTER.match(card)
     lines = found[1].splitlines() if found else []
     pairs = (line.partition(":") for line in lines if ":" in line and not line.startswith((" ", "-")))
-    return {key.strip(): value.strip() for key, _, value in pairs if value.strip()}
+    return {key.strip(): value.strip().strip('"') for key, _, value in pairs if value.strip()}
 
 
 def card_licence(card: str) -> str:
