@@ -179,4 +179,5 @@ def test_two_options_cannot_name_one_file(folder):
 )
 def test_a_command_says_which_two(words, monkeypatch, folder):
     monkeypatch.chdir(folder)
+    Path("run").mkdir()
     assert_refused(regard(*words), f"{words[-4]} and {words[-2]} are one file, X; give each a file of its own")

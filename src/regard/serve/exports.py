@@ -393,7 +393,7 @@ def embed_vectors(site: AttentionSite, head: int) -> dict[str, Any]:
         q, k, v = (x[0, 0].float() for x in site.head_qkv(head))
         try:
             both = product_terms(site.recipe_after_rotation(torch.float32).score.for_heads(range(head, head + 1)), q, k)
-        except RequestError as why:  # only the pair view is unavailable
+        except ValueError as why:  # only the pair view is unavailable
             return {"note": str(why)}
         found = {
             "q": tensor_base64(both.q),
