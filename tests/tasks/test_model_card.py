@@ -64,6 +64,7 @@ def measured() -> dict[str, Any]:
         "compared_with": {"student": "teacher"},
         "failures": [{"set": "tatoeba, valid", "chrF": 3.25, "source": "a|b", "reference": "*c*", "output": "<d>"}],
         "stages": [dict(zip(("name", "seconds", "kind", "device"), one, strict=True)) for one in stages],
+        "notes": ["It was made twice."],
         "watts": {"cuda": 600.0, "cpu": 120.0},
         "command": "regard models build recipes/shipped/en-de.toml --data FOLDER --out models",
     }
@@ -113,6 +114,7 @@ def test_energy_is_the_assumed_power_times_the_time(measured):
     assert kilowatt_hours(measured) == pytest.approx(0.3 + 0.001)
     card = render_card(measured)
     assert "In all 30 min 30 s." in card
+    assert "\nIt was made twice.\n" in card
     assert "estimated and not measured: 0.301 kWh, an assumed power of 120 W (CPU) and 600 W (GPU)" in card
 
 

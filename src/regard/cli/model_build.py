@@ -158,6 +158,7 @@ class MeasureSettings(SettingsTable):
         sentences: of each set at most so many, to try a recipe out; 0 takes all.
         scratch: train a student without distillation as well, to see what that gained.
         gpu_watts, cpu_watts: the power that the estimate of the energy assumes.
+        notes: sentences for the card, of what the measurements do not say.
     """
 
     ranges: ClassVar[Ranges] = {"beam": AT_LEAST_1, "length_penalty": AT_LEAST_0}
@@ -168,6 +169,7 @@ class MeasureSettings(SettingsTable):
     scratch: bool = True
     gpu_watts: float = 700.0
     cpu_watts: float = 100.0
+    notes: tuple[str, ...] = ()
 
     @property
     def search(self) -> Beam:
@@ -705,6 +707,7 @@ class ModelBuild:
             "shipped": shipped,
             "compared_with": self.compared_with(systems),
             "failures": dev[shipped][1],
+            "notes": list(self.recipe.measure.notes),
             "stages": self.all_stages(),
             "watts": {"cuda": self.recipe.measure.gpu_watts, "cpu": self.recipe.measure.cpu_watts},
             "command": self.command(),

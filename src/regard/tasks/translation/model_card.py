@@ -273,6 +273,7 @@ def cost_section(measured: Mapping[str, Any]) -> Iterator[str]:
         f"In all {duration(total)}. Energy, estimated and not measured: {energy:.3f} kWh, an assumed power of {watts} "
         "times the time of each stage; what a killed stage had taken is not counted."
     )
+    yield from (line for note in measured.get("notes", ()) for line in ("", note))
     yield ""
     yield "One command makes it again:"
     yield ""
