@@ -18,6 +18,7 @@ from regard.tasks.translation.task import Translator
 from .commands import assert_done, assert_refused, output_lines, regard
 
 TEXT = "the black cat ate the mouse"
+EXAMPLE_TEXT = "the mouse ate the black cat"
 CARD = "---\nlicense: CC0\n---\n# en-fr\n\n| test set | BLEU |\n| --- | --- |\n| world | 41.5 |\n"
 
 
@@ -26,6 +27,7 @@ def packed(trained, tmp_path_factory) -> Path:
     """The trained run as a packaged model is shipped."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("carded") / "run"))
     (run / "card.md").write_text(CARD)
+    (run / "example.txt").write_text(f"{EXAMPLE_TEXT}\n")
     folder = tmp_path_factory.mktemp("made_up") / "xx-fr"
     answer = regard("export", run, "--to", "regard", "--out", folder, "--count", 7)
     assert f"exported: {folder}, " in assert_done(answer)
@@ -61,6 +63,14 @@ def test_a_packed_run_holds_whole_numbers_and_is_loaded_as_their_multiples(packe
     assert [check["check"].split()[0] for check in meant] == ["weights,", "greedy,", "beam"]
     assert all(check["identical"] == check["sentences"] > 0 for check in meant)
     assert Translator.load(packed).alignment_heads == Translator.load(trained).alignment_heads != ()
+
+
+def test_how_to_use_a_packed_run_is_shown_on_its_own_example(packed, monkeypatch, capsys):
+    code = (packed / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert code.endswith(f'model = regard.load("xx-fr")\nprint(model("{EXAMPLE_TEXT}"))\n')
+    monkeypatch.chdir(packed.parent)
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == library.load(packed)(EXAMPLE_TEXT).text
 
 
 def test_a_packed_run_names_no_folder_of_the_machine(trained, tmp_path, corpus):

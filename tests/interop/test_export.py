@@ -162,7 +162,7 @@ def test_models_of_sentencepiece_are_exported_as_they_are(to, tmp_path, monkeypa
     for check in exporter.write_and_prove(format, made, tmp_path / "out", inputs, "float32"):
         assert (check.failure(), check.identical) == (None, 5)
     monkeypatch.chdir(tmp_path)
-    exec(format.usage(made, "out"), {})
+    exec(format.usage(made, "out", SENTENCES[0]), {})
     assert isinstance(capsys.readouterr().out, str)
 
 
@@ -183,7 +183,7 @@ def test_an_imported_model_gives_its_tokens_in_ctranslate2(name, tmp_path, monke
         assert (check.failure(), check.identical) == (None, 4)
         assert check.largest_difference < 2e-5
     if name == "M2M100":
-        assert "target_prefix=[['fra_Latn']])[0].hypotheses[0][1:]" in format.usage(made, "out")
+        assert "target_prefix=[['fra_Latn']])[0].hypotheses[0][1:]" in format.usage(made, "out", SENTENCES[0])
 
 
 MODELS = {

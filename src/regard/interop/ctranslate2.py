@@ -367,8 +367,8 @@ class CTranslate2Format(ExportFormat):
         quantized = compare_engines(own, ours, inputs.ids, max_length, exact=False)
         return [*checks, *(replace(check, name=f"{check.name}, Regard's {precision}") for check in quantized)]
 
-    def usage(self, task_model, folder):
-        text, imports = quote_text(task_model)
+    def usage(self, task_model, folder, text):
+        text, imports = quote_text(task_model, text)
         if isinstance(task_model, TextGenerator):
             return f"""{imports}import ctranslate2
 from tokenizers import Tokenizer

@@ -54,7 +54,6 @@ from regard.models.seq2seq import inference_mode
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.registry import get_task
 from regard.tasks.translation.task import Translator
 
 PROOF = "proof.json"
@@ -401,8 +400,8 @@ class ExportFormat(ABC):
         """The same inputs through the model and through what was written."""
 
     @abstractmethod
-    def usage(self, task_model: Any, folder: str) -> str:
-        """Python that loads the folder, runs the model on a text and prints its output."""
+    def usage(self, task_model: Any, folder: str, text: str) -> str:
+        """Python that loads the folder, runs the model on this text and prints its output."""
 
     def copy_extras(self, run: Path, folder: Path) -> None:
         """What else of a run's folder belongs to what was written; most formats have no place for more."""
@@ -667,9 +666,8 @@ def encode_pieces(folder: Path, name: str, first: Sequence[int], texts: Sequence
     return [[*first, *(ids.get(piece, UNK) for piece in model.encode(text, out_type=str))] for text in texts]
 
 
-def quote_text(task_model: Any) -> tuple[str, str]:
+def quote_text(task_model: Any, text: str) -> tuple[str, str]:
     """Python for a text as tokenizer.json is given it, and the import that it needs."""
-    text = get_task(task_model.settings.task).example_input(task_model).text
     if language := input_tokenizer(task_model).normalizer.language:
         return (
             f"word_tokenize({text!r}, {language!r})",

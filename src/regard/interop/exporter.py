@@ -65,12 +65,12 @@ from regard.tasks.model_packages import MODEL_CARD, resolve_model
 from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import Task
-from regard.tasks.registry import get_task, task_of_run
+from regard.tasks.registry import task_of_run
 from regard.tasks.runs import summarize_run
 from regard.tasks.tagging.task import Tagger
 from regard.tasks.translation.task import Translator
 from regard.training.run import LOG_FILE
-from regard.training.run_folder import EXAMPLE, WEIGHTS, resolve_run, resolve_weights
+from regard.training.run_folder import EXAMPLE, WEIGHTS, read_example, resolve_run, resolve_weights
 
 # the module of each format, which is loaded when it is asked for, and its class there
 FORMATS = {
@@ -229,9 +229,9 @@ class PackedRunFormat(ExportFormat):
             checks += compare_engines(original, read, inputs.ids, limit, exact=False)
         return checks
 
-    def usage(self, task_model, folder):
-        text = get_task(task_model.settings.task).example_input(task_model).text
-        return f"import regard\n\nmodel = regard.load({folder!r})\nprint(model({text!r}))\n"
+    def usage(self, task_model, folder, text):
+        folder, text = (json.dumps(one, ensure_ascii=False) for one in (folder, text))
+        return f"import regard\n\nmodel = regard.load({folder})\nprint(model({text}))\n"
 
 
 def packed_engine(task_model: PretrainedModel, model: Any) -> Engine:
@@ -365,6 +365,7 @@ def model_card(
     )
     corpus, origin = settings.data.corpus, "trained" if (resolve_run(run)[0] / LOG_FILE).exists() else "imported"
     licence = f" ({CORPORA[corpus].licence})" if corpus in CORPORA else ""
+    text = read_example(run) or task.example_input(task_model).text
     title = f"{task.name.replace('_', ' ')}{' ' * bool(about := task.describe(task_model))}{about}"
     lines = [
         *(
@@ -392,7 +393,7 @@ def model_card(
         *("", "## Proof", ""),
         *proof_lines(proof),
         *("", "## Use", "", f"In the folder that holds `{name}`:", ""),
-        *("```python", format.usage(task_model, name).rstrip("\n"), "```", ""),
+        *("```python", format.usage(task_model, name, text).rstrip("\n"), "```", ""),
     ]
     return "\n".join(lines)
 

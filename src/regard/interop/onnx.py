@@ -408,8 +408,8 @@ class OnnxFormat(ExportFormat):
         own, other = OwnLabels(task_model.model), OnnxLabels(open_session(folder / MODEL))
         return [replace(check, name="labels") for check in compare_engines(own, other, inputs.ids, 1, beams=(1,))]
 
-    def usage(self, task_model, folder):
-        text, imports = quote_text(task_model)
+    def usage(self, task_model, folder, text):
+        text, imports = quote_text(task_model, text)
         if isinstance(task_model, Translator):
             start = f"[{', '.join(['BOS', *map(str, task_model.target.first_ids)])}]"
             given = {"imports": imports, "folder": folder, "start": start}

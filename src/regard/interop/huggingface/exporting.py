@@ -533,10 +533,10 @@ class HuggingFaceFormat(ExportFormat):
             return [compare_states(task_model.model, other, inputs.ids)]
         return label_checks(OwnLabels(task_model.model), other, inputs.ids)
 
-    def usage(self, task_model, folder):
+    def usage(self, task_model, folder, text):
         if isinstance(task_model, ImageClassifier):
             return IMAGES.format(folder=folder)
-        text, imports = quote_text(task_model)
+        text, imports = quote_text(task_model, text)
         two = isinstance(task_model, Translator) and two_tokenizers(task_model)
         two &= not sentencepiece_engine(input_tokenizer(task_model))
         target = f'{folder}", subfolder="{TARGET_TOKENIZER}' if two else folder
