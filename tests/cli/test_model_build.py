@@ -142,6 +142,16 @@ def test_without_a_teacher_the_student_learns_from_the_corpora_alone(recipes):
         ModelBuild(recipe=there, data=None, out=Path("models")).other("small.toml").make_teacher()
 
 
+def test_without_baselines_only_what_reads_synthetic_pairs_is_trained(recipes):
+    build = ["models", "build", recipes, "--out", "models", "--device", "cpu", "--set", "measure.scratch=false"]
+    assert_done(regard(*build))
+    trained = stages(Path("models/en-fr")).keys() & {"teacher", "teacher-back", "student-scratch", "student"}
+    assert trained == {"teacher-back", "student"}
+    measured = json.loads(Path("models/en-fr/measurements.json").read_bytes())
+    assert measured["compared_with"]["student"] == "teacher-back"
+    assert "teacher-back" not in measured["compared_with"]
+
+
 def test_a_sentence_of_a_test_set_is_excluded_in_all_languages_of_that_set():
     """Tatoeba's English test sentences of German are none to train French on."""
     for name, line in {

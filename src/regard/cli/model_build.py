@@ -156,7 +156,7 @@ class MeasureSettings(SettingsTable):
         beam: beam width.
         length_penalty: as of `regard translate`.
         sentences: of each set at most so many, to try a recipe out; 0 takes all.
-        scratch: train a student without distillation as well, to see what that gained.
+        scratch: train a student without distillation, and a teacher without back-translation, to see what they gain.
         gpu_watts, cpu_watts: the power that the estimate of the energy assumes.
         notes: sentences for the card, of what the measurements do not say.
     """
@@ -395,16 +395,19 @@ class ModelBuild:
         return self.write_card([*teachers, *students])
 
     def make_teachers(self) -> list[str]:
-        """The teachers of this recipe, by the names of their runs: one, another that has read what was translated back,
-        or none."""
+        """The teachers of this recipe, by the names of their runs: one, one that has read what was translated back,
+        both, or none."""
         if self.recipe.teacher is None:
             return []
-        self.train("teacher", self.recipe.teacher, self.mixture())
-        if not self.recipe.back_translation.enabled:
-            return ["teacher"]
-        self.back_translate()
-        self.train("teacher-back", self.recipe.teacher, self.mixture("back-translated"))
-        return ["teacher", "teacher-back"]
+        back = self.recipe.back_translation.enabled
+        teachers = ["teacher"] if self.recipe.measure.scratch or not back else []
+        if teachers:
+            self.train("teacher", self.recipe.teacher, self.mixture())
+        if back:
+            self.back_translate()
+            self.train("teacher-back", self.recipe.teacher, self.mixture("back-translated"))
+            teachers.append("teacher-back")
+        return teachers
 
     def make_teacher(self) -> None:
         """The first one, for a build that needs it."""
@@ -719,7 +722,7 @@ class ModelBuild:
 
     def compared_with(self, systems: Sequence[str]) -> dict[str, str]:
         """Which step each is compared with, where both are there."""
-        chosen = "student-scratch" if "student-scratch" in systems else "teacher"
+        chosen = next((one for one in ("student-scratch", "teacher", "teacher-back") if one in systems), "")
         pairs = {"teacher-back": "teacher", "student": chosen, "int8": "student"}
         return {system: before for system, before in pairs.items() if {system, before} <= set(systems)}
 
