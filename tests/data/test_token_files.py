@@ -45,6 +45,17 @@ def test_whatever_is_written_is_read_back(tmp_path_factory, examples):
     assert corpus[3:5] == [corpus[n] for n in range(3, min(5, len(corpus)))]
 
 
+@given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=200), st.data())
+def test_pairs_that_are_read_together_are_those_that_are_read_one_by_one(tmp_path_factory, examples, data):
+    folder = tmp_path_factory.mktemp("law")
+    corpora = [write_examples(folder / name, [examples, examples[:3]]) for name in "ab"]
+    mixture = CorpusMixture(tuple(corpora))
+    rows = data.draw(st.lists(st.integers(0, len(mixture) - 1), min_size=1))
+    found = [np.split(side.ids, np.cumsum(side.sizes)[:-1]) for side in mixture.sides(np.array(rows))]
+    pairs = [(source.tolist(), target.tolist()) for source, target in zip(*found, strict=True)]
+    assert pairs == [mixture[row] for row in rows]
+
+
 def test_a_pair_of_68_ids_takes_140_bytes(tmp_path):
     pairs = 10_007
     made = write_shard(tmp_path / "x.tokens", np.full((pairs, 2), 34), np.full(68 * pairs, 7), id_bytes=2)

@@ -34,6 +34,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Any, overload
@@ -177,11 +178,38 @@ class ShardInfo:
     crc32: int
 
 
+@dataclass(frozen=True, eq=False)
+class TokenLists:
+    """The ids of many texts, one behind the other."""
+
+    ids: Numbers
+    sizes: Numbers
+
+    @staticmethod
+    def of(texts: Sequence[Sequence[int]]) -> "TokenLists":
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        return TokenLists(np.fromiter(chain.from_iterable(texts), np.int64, int(sizes.sum())), sizes)
+
+    @property
+    def starts(self) -> Numbers:
+        return np.cumsum(self.sizes) - self.sizes
+
+    def prepend(self, token: int) -> "TokenLists":
+        return TokenLists(np.insert(self.ids, self.starts, token), self.sizes + 1)
+
+    def append(self, token: int) -> "TokenLists":
+        return TokenLists(np.insert(self.ids, np.cumsum(self.sizes), token), self.sizes + 1)
+
+
 class NumberedPairs(Sequence[Example]):
     """Abstract: pairs that are read by their number."""
 
     @abstractmethod
     def pair(self, index: int) -> Example: ...
+
+    @abstractmethod
+    def gather(self, rows: Numbers) -> tuple[Numbers, Numbers]:
+        """Many pairs at once: the lengths of their sides, and their ids, one pair behind the other."""
 
     @overload
     def __getitem__(self, index: int) -> Example: ...
@@ -268,6 +296,14 @@ class TokenShard(NumberedPairs):
         ids = self.ids[at : at + source + target].tolist()
         return ids[:source], ids[source:]
 
+    def gather(self, rows):
+        first = rows - rows % BLOCK_PAIRS
+        before = first[:, None] + np.arange(BLOCK_PAIRS)
+        lengths = self.lengths[np.minimum(before, len(self) - 1)].sum(2, dtype=np.int64)
+        starts = self.starts[rows // BLOCK_PAIRS].astype(np.int64) + np.where(before < rows[:, None], lengths, 0).sum(1)
+        sides = self.lengths[rows].astype(np.int64)
+        return sides, gather_rows(self.ids, starts, sides.sum(1))
+
     def length_runs(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Of each run of pairs of the same lengths: those of source and target, its first pair and its size."""
         bounds = self.runs.astype(np.int64)
@@ -283,7 +319,7 @@ class ConcatenatedPairs(NumberedPairs):
 
     @property
     @abstractmethod
-    def parts(self) -> Sequence[Sequence[Example]]: ...
+    def parts(self) -> Sequence[NumberedPairs]: ...
 
     @cached_property
     def first_rows(self) -> Numbers:
@@ -296,6 +332,15 @@ class ConcatenatedPairs(NumberedPairs):
     def pair(self, index: int) -> Example:
         number = int(np.searchsorted(self.first_rows, index, "right")) - 1
         return self.parts[number][index - int(self.first_rows[number])]
+
+    def gather(self, rows):
+        numbers = np.searchsorted(self.first_rows, rows, "right") - 1
+        members = {int(number): np.flatnonzero(numbers == number) for number in np.unique(numbers)}
+        found = [self.parts[number].gather(rows[some] - self.first_rows[number]) for number, some in members.items()]
+        sides, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        back = np.argsort(np.concatenate(list(members.values())))
+        sizes = sides.sum(1)
+        return sides[back], gather_rows(ids, (np.cumsum(sizes) - sizes)[back], sizes[back])
 
 
 @dataclass(frozen=True, eq=False)
@@ -422,6 +467,13 @@ class CorpusMixture(ConcatenatedPairs):
     @property
     def parts(self) -> Sequence[TokenCorpus]:
         return self.corpora
+
+    def sides(self, rows: Numbers) -> tuple[TokenLists, TokenLists]:
+        """The sources and the targets of many pairs at once."""
+        sizes, ids = self.gather(rows)
+        starts = np.cumsum(sizes.ravel()).reshape(-1, 2) - sizes
+        source, target = (TokenLists(gather_rows(ids, starts[:, n], sizes[:, n]), sizes[:, n]) for n in (0, 1))
+        return source, target
 
     def repeats(self, pairs: Sequence[int]) -> list[float]:
         """How often an epoch sees each pair of a corpus, if the corpora have so many; at least once."""

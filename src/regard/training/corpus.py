@@ -26,7 +26,7 @@ from regard.data.batching import (
     longest_first,
     pack_first_fit,
 )
-from regard.data.token_files import MAX_SIDE, CorpusMixture
+from regard.data.token_files import MAX_SIDE, CorpusMixture, TokenLists, gather_rows
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.seq2seq import map_tensors
 from regard.training.config import TrainSettings
@@ -205,18 +205,21 @@ class PackedRows:
     position_ids: Numbers
 
     @staticmethod
-    def of(texts: Sequence[Sequence[int]], row: Numbers, order: Numbers, length: int) -> "PackedRows":
+    def of(texts: TokenLists, row: Numbers, order: Numbers, length: int) -> "PackedRows":
         """Text n lies in row[n], behind those that come before it in `order`."""
+        order = order[np.argsort(row[order], kind="stable")]  # row by row
+        rows, sizes = row[order], texts.sizes[order]
+        starts = np.cumsum(sizes) - sizes
+        first = np.searchsorted(rows, rows)  # the first text of the same row
+        columns = starts - starts[first]
+        assert (columns + sizes <= length).all(), "a row is longer than it may be"
+        positions = np.arange(sizes.sum()) - np.repeat(starts, sizes)
+        at = np.repeat(rows * length + columns, sizes) + positions
         made = PackedRows(*(np.full((int(row.max()) + 1, length), fill) for fill in (PAD, NO_SEGMENT, 0)))
-        full, count = (np.zeros(len(made.tokens), dtype=np.int64) for _ in range(2))
-        for n in order:
-            here = slice(full[row[n]], full[row[n]] + len(texts[n]))
-            count[row[n]] += 1
-            made.tokens[row[n], here] = texts[n]
-            made.segment_ids[row[n], here] = count[row[n]]
-            made.position_ids[row[n], here] = np.arange(len(texts[n]))
-            full[row[n]] = here.stop
-        if np.count_nonzero(made.tokens != PAD) != full.sum():
+        made.tokens.ravel()[at] = gather_rows(texts.ids, texts.starts[order], sizes)
+        made.segment_ids.ravel()[at] = np.repeat(np.arange(len(order)) - first + 1, sizes)
+        made.position_ids.ravel()[at] = positions
+        if np.count_nonzero(made.tokens != PAD) != len(at):
             raise ValueError(f"id {PAD} is padding and cannot occur inside a sentence")
         return made
 
@@ -263,13 +266,13 @@ def packed_batch(
 
 
 def pack_pairs(
-    pairs: Sequence[Example], row: Numbers, order: Numbers, length: int
+    source: TokenLists, target: TokenLists, row: Numbers, order: Numbers, length: int
 ) -> tuple[PackedRows, PackedRows, Numbers]:
     """Sources, what the decoder reads (a beginning, and all but the end), and what it should predict."""
     return (
-        PackedRows.of([[*source, EOS] for source, _ in pairs], row, order, length),
-        PackedRows.of([[BOS, *target] for _, target in pairs], row, order, length),
-        PackedRows.of([[*target, EOS] for _, target in pairs], row, order, length).tokens,
+        PackedRows.of(source.append(EOS), row, order, length),
+        PackedRows.of(target.prepend(BOS), row, order, length),
+        PackedRows.of(target.append(EOS), row, order, length).tokens,
     )
 
 
@@ -307,8 +310,9 @@ class PackedCorpus(PackedBatches):
         sizes = np.array([(len(source) + 1, len(target) + 1) for source, target in fitting])
         length = row_length(int(sizes.max()), train)
         row, order = pack_first_fit(sizes, length, train.seed)
+        source, target = (TokenLists.of([pair[side] for pair in fitting]) for side in (0, 1))
         return PackedCorpus(
-            *pack_pairs(fitting, row, order, length),
+            *pack_pairs(source, target, row, order, length),
             train.batch_size // length,
             train.seed,
             train.gradient_accumulation,
@@ -385,6 +389,6 @@ class PackedMixture(PackedBatches):
         at = int(permute(combine_seeds(seed, epoch, 1), count, np.array([number]))[0])
         first, stop = at * self.plan.rows // count, (at + 1) * self.plan.rows // count
         places, row, sizes = self.plan.members(first, stop, combine_seeds(seed, epoch, 3))
-        pairs = [self.mixture[index] for index in self.order.rows(epoch, places)]
-        packed = pack_pairs(pairs, row, longest_first(sizes), self.plan.length)
+        lists = self.mixture.sides(np.array(self.order.rows(epoch, places)))
+        packed = pack_pairs(*lists, row, longest_first(sizes), self.plan.length)
         return packed_batch(*packed, np.arange(stop - first), size=self.rows_per_batch, device=self.device)

@@ -129,13 +129,14 @@ def permute(
     bits = np.maximum(np.frexp((counts - 1).astype(np.float64))[1], 2)  # those of count - 1
     low = (bits // 2).astype(np.uint64)
     high_mask, low_mask = ((np.uint64(1) << size) - np.uint64(1) for size in (bits.astype(np.uint64) - low, low))
+    keys = round_keys(seeds, np.arange(FEISTEL_ROUNDS, dtype=np.uint64)[:, None])
     outside = np.arange(len(places))
     while len(outside):
-        some, shift, keys = places[outside], low[outside], seeds[outside]
+        some, shift = places[outside], low[outside]
         left, right = some >> shift, some & low_mask[outside]
         for step in range(0, FEISTEL_ROUNDS, 2):  # both halves in turn, so that they may differ in size
-            left = left ^ (keyed_hash(keys, step, right) & high_mask[outside])
-            right = right ^ (keyed_hash(keys, step + 1, left) & low_mask[outside])
+            left = left ^ (random_keys_at(keys[step, outside], right) & high_mask[outside])
+            right = right ^ (random_keys_at(keys[step + 1, outside], left) & low_mask[outside])
         places[outside] = some = (left << shift) | right
         outside = outside[some >= counts[outside].astype(np.uint64)]
     return places.astype(np.int64)
@@ -145,6 +146,12 @@ def keyed_hash(seeds: "NDArray[np.uint64]", step: int, numbers: "NDArray[np.uint
     """The round function: of each number, by its seed and the number of the round."""
     import numpy as np
 
+    return random_keys_at(round_keys(seeds, np.uint64(step)), numbers)
+
+
+def round_keys(seeds: "NDArray[np.uint64]", steps: "np.uint64 | NDArray[np.uint64]") -> "NDArray[np.uint64]":
+    """The seeds of these rounds."""
+    import numpy as np
+
     with np.errstate(over="ignore"):
-        keys = mix64_all(seeds + np.uint64((step + 1) * GOLDEN_GAMMA & MASK))
-    return random_keys_at(keys, numbers)
+        return mix64_all(seeds + (steps + np.uint64(1)) * np.uint64(GOLDEN_GAMMA))
