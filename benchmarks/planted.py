@@ -552,6 +552,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("pooling", "the largest among padding too", "x.masked_fill(~visible, -torch.inf).max(1)", "x.max(1)"),
         ("bottleneck", "looks at padding", "b=len(x)), x, pattern=Padding(lengths))", "b=len(x)), x)"),
     ],
+    "ops/cuda_graph.py": [
+        ("memory pool", "one whose graphs are gone is used again", "if not self.graphs:  #", "if self.pool is None:  #"),
+        ("memory pool", "each graph has its own", "if not self.graphs:  #", "if True:  #"),
+        ("capture", "work is not warmed up", "for _ in range(WARMUPS):", "for _ in range(0):"),
+    ],
     "ops/fused_linear.py": [
         ("project_all", "gradients of the outputs in the wrong order", "fused_linear_backward(list(grads), x, weights)", "fused_linear_backward(list(grads)[::-1], x, weights)"),
     ],
@@ -983,7 +988,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "decode/text_generation.py": [
         ("writing", "begins anew behind all of the context", "list(text.recent)[-(self.limit // 2) :], 0", "list(text.recent), 0"),
-        ("writing", "reads its own last token twice", "                text.unread = [token]\n", "                text.unread = [token, token]\n"),
+        ("writing", "reads its own last token twice", "                text.unread = [ids[-1]]\n", "                text.unread = [ids[-1]] * 2\n"),
         ("writing", "a prompt is read without its last token", "RunningText(request, recent, list(recent))", "RunningText(request, recent, list(recent)[:-1] or list(recent))"),
         ("continuation", "the end of a line ends the text", "beams=replace(search.beams, eos=NO_EOS)", "beams=search.beams"),
         ("texts together", "a row sees what a longer text left behind its end", "visible = (j >= 0) & pattern.sees(zero, zero, newest[:, None], j.clamp_min(0))", "visible = pattern.sees(zero, zero, newest.max().expand_as(newest)[:, None], j.clamp_min(0))"),
@@ -993,6 +998,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("texts together", "what is read next is lost as rows grow", "self.tokens = pad(self.tokens, (0, rows - len(self.tokens)))", "self.tokens = torch.zeros(rows, dtype=torch.long, device=held.device)"),
         ("texts together", "keys of a window are written one behind the other", "at = (newest % slots)[:, None]", "at = newest.clamp_max(slots - 1)[:, None]"),
         ("texts together", "all samples have the seed of the first", "found = search.draw(some, [draw_number(texts[n]) for n in members])", "found = search.choose(some, rows)"),
+        ("steps ahead", "a row has read its newest token", "text.seen + len(text.unread) + len(ids) - 1", "text.seen + len(text.unread) + len(ids)"),
+        ("steps ahead", "what comes behind the end stays", "                    some = some[:at]\n", ""),
         ("steps ahead", "a captured step reads the token of its warm-up", "self.tokens.copy_(tokens_read)", "tokens_read.copy_(self.tokens)"),
     ],
     "decode/alignment.py": [
