@@ -2,7 +2,7 @@
 
     python benchmarks/state.py               8,192 and 32,768 tokens, forwards and backwards; decoding to 131,072
     python benchmarks/state.py --sweep       first how the kernels cut their work, to choose from
-    python benchmarks/state.py --peers       the kernels beside dense attention and fla-core alone
+    python benchmarks/state.py --peers       the kernels beside dense attention and fla-core alone, of all kinds or some
 
 12 heads of 64, bfloat16, batch 1. Milliseconds are medians by the GPU's own clock, of calls that follow one another and
 of the same work captured in a CUDA graph, which does not wait for the processor; MiB are peak memory beyond the inputs.
@@ -159,8 +159,9 @@ def difference(recipe: Recipe, run: Run) -> float:
     return max(float((x - y.double()).norm() / x.norm()) for x, y in zip(exact, found, strict=True))
 
 
-def rows(*, peers: bool) -> Iterator[dict[str, Any]]:
-    for kind, recipe in RECIPES.items():
+def rows(kinds: list[str], *, peers: bool) -> Iterator[dict[str, Any]]:
+    for kind in kinds:
+        recipe = RECIPES[kind]
         for name, run in implementations(kind, recipe, peers=peers).items():
             row: dict[str, Any] = {"kind": kind, "implementation": name}
             try:
@@ -222,27 +223,30 @@ def sweep() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", action="store_true")
-    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--peers", nargs="*", choices=[*RECIPES], metavar="KIND")
     args = parser.parse_args()
     q, _, v = inputs(RECIPES["causal linear"], 16)
     if why := triton_objections(q, v):
         raise SystemExit("; ".join(why))
     if args.sweep:
         sweep()
-    found = list(rows(peers=args.peers))
+    peers = args.peers is not None
+    kinds = args.peers or [*RECIPES]
+    found = list(rows(kinds, peers=peers))
     best = {
         (row["kind"], row["implementation"], row["tokens"]): row["cuda_graph_ms"]
         for row in found
         if row.get("cuda_graph_ms")
     }
-    for tokens, kind in product(LENGTHS, RECIPES):
-        own = best[kind, "regard, kernels", tokens]
-        faster = f"{best['causal linear', 'dense, fused softmax', tokens] / own:.2f} times the speed of dense attention"
-        if (peer := (kind, "fla-core", tokens)) in best:
-            faster += f", {best[peer] / own:.2f} times that of fla-core"
-        print(f"{kind}, {tokens:,} tokens: {faster}")
-    if args.peers:
-        print(write("state-peers", "python benchmarks/state.py --peers", found))
+    for tokens, kind in product(LENGTHS, kinds):
+        others = {"dense attention": ("causal linear", "dense, fused softmax"), "fla-core": (kind, "fla-core")}
+        for other, (of, how) in others.items():
+            if (of, how, tokens) in best and (kind, "regard, kernels", tokens) in best:
+                ratio = best[of, how, tokens] / best[kind, "regard, kernels", tokens]
+                print(f"{kind}, {tokens:,} tokens: {ratio:.2f} times the speed of {other}")
+    if peers:
+        command = " ".join(["python benchmarks/state.py --peers", *map(repr, args.peers)])
+        print(write("state-peers", command, found))
     else:
         print(write("state", "python benchmarks/state.py", found, decoding=list(decoding_rows())))
 
