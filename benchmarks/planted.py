@@ -433,9 +433,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("block_sparse", "keeps the maximum for the log-sum-exp", 'float("inf"), top + tl.log2(total))', 'float("inf"), top)'),
         ("block_sparse", "a row that sees nothing divides by 0", "    total = tl.where(blind, 1.0, total)\n", ""),
         ("block_sparse", "a slope's share of the row is not taken back", "        sums -= slope * (i - i0).to(WIDE)\n", "        sums -= 0.0\n"),
-        ("block_sparse", "the gradient of a slope by its sign alone", "pull += tl.sum(ds * distances(", "pull += tl.sum(ds * 0.0 + distances("),
+        ("block_sparse", "the gradient of a slope by its sign alone", "pull += tl.sum(p * dp * distances(", "pull += tl.sum(p * 0.0 + distances("),
         ("block_sparse", "keys are cut off too near", "reach = (2 * bound +", "reach = (-2 * bound +"),
-        ("block_sparse", "a soft cap has no slope of its own", "ds *= 1.0 - capped * capped\n            ds = ds.to(", "ds *= 1.0\n            ds = ds.to("),
+        ("block_sparse", "a soft cap has no slope of its own", "p_slope = p if cap is None else p * (1.0 - capped * capped)\n            dp", "p_slope = p\n            dp"),
         ("block_sparse", "every head reads the first head's lists", "listed_run(firsts + (b * heads + h) * list_rows,", "listed_run(firsts,"),
     ],
     "attention/native_sparse.py": [
