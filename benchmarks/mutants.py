@@ -112,10 +112,9 @@ SUITES: dict[str, Stages] = {
     "tasks/own_parts": (files("tasks", "own_parts"), files("cli", "own_parts")),
     "cli/train": (files("cli", "own_parts"), files("cli", "dry_run")),
     "tasks/sequence_classification/task": (files("tasks", "gradient_noise", "hard_attention_loss"),),
-    "training/checkpoint": (files("training", "step", "loop", "run"), files("training", "resume")),
+    "training/checkpoint": (files("training", "step", "loop", "run"), files("training", "run_folder", "resume")),
     "training/distributed": (files("training", "distributed"),),
     "training/numerics": (files("training", "master_weights"), files("ops", "flat_adamw")),
-    "training/run_folder": (files("training", "run_folder"), files("training", "loop", "resume")),
     "data/documents": (files("data", "documents"), files("decode", "document_translation")),
     "decode/": (
         files("decode", "constraints", "alignment", "stepwise", "beam", "invariance", "topk_logprobs", "generation"),
@@ -171,7 +170,6 @@ NAMED = {
     "serve/trace_cache": "corpora",
     "training/config": "run",
     "training/loop": "step",
-    "training/cuda_graph": "master_weights",
 }
 # all parameters of a test, of which the short form of the suite has a sample
 OPTIONS = [
@@ -261,7 +259,7 @@ def recorded_rows() -> tuple[dict[Mutant, dict], dict]:
 def chosen(parts: Sequence[str]) -> list[Mutant]:
     """The mutants of these parts and files; all of them if none is named, and then no part may be missing."""
     from regard.attention.backends import BACKENDS
-    from regard.attention.serialize import PARTS
+    from regard.attention.parts import PARTS
 
     others = ["And", "Or", "Not", "Padding", "Documents", "Edges", "MultiHeadAttention"]
     others += ["DependencyTree", "Linformer", "PackedSequences"]

@@ -183,6 +183,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("AxialRotary", "rows and columns exchanged", "axis.rotate(down, row), axis.rotate(across, column)", "axis.rotate(down, column), axis.rotate(across, row)"),
         ("AxialRotary", "the first tokens have places", "cell = positions - self.first", "cell = positions"),
         ("XPos", "keys shrink too", "self.growth(k, positions, -1.0)", "self.growth(k, positions, 1.0)"),
+        ("DependencyTree", "depth off by one", "self.ancestors.sum(-1) - 1", "self.ancestors.sum(-1)"),
+        ("DependencyTree", "up and down exchanged",
+         "depth[:, None] - depth[:, :, None], order", "depth[:, :, None] - depth[:, None], order"),
+        ("DependencyTree", "left and right exchanged", "torch.sign(at - at[:, None])", "torch.sign(at[:, None] - at)"),
+        ("DependencyTree", "paths always by way of the root", " - 2 * shared", " - 2"),
     ],
     "attention/position.py": [
         ("NoPosition", "counts as a scheme", "return ()", "return (self,)"),
@@ -219,19 +224,19 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("TreePath", "one step too short", "i, j].clamp(-self.max_distance, self.max_distance)",
          "i, j].clamp(1 - self.max_distance, self.max_distance - 1)"),
     ],
-    "attention/dependency_tree.py": [
-        ("DependencyTree", "depth off by one", "self.ancestors.sum(-1) - 1", "self.ancestors.sum(-1)"),
-        ("DependencyTree", "up and down exchanged",
-         "depth[:, None] - depth[:, :, None], order", "depth[:, :, None] - depth[:, None], order"),
-        ("DependencyTree", "left and right exchanged", "torch.sign(at - at[:, None])", "torch.sign(at[:, None] - at)"),
-        ("DependencyTree", "paths always by way of the root", " - 2 * shared", " - 2"),
-    ],
-    "attention/serialize.py": [
+    "attention/parts.py": [
         ("recipe text", "& reads as |", "ast.BitAnd: operator.and_, ", "ast.BitAnd: operator.or_, "),
         ("recipe text", "~ is skipped", "return ~build_part(inner, text, deeper)", "return build_part(inner, text, deeper)"),
         ("recipe text", "a minus is lost", "return -value", "return value"),
         ("recipe text", "misses a batch's data within blocks",
          "return leaves(part.pattern) if isinstance(part, Block) else (part,)", "return (part,)"),
+        ("learned parts", "what another part holds is not looked into", '        found |= learned_modules(x, f"{name}_{field}")\n', "        pass\n"),
+        ("learned parts", "a parameter that a dataclass holds is not registered", " else {name: as_module(own)} if own else {}", " else {}"),
+        ("learned parts", "members of a collection are not looked into", "return {str(n): x for n, x in enumerate(value)}", "return {}"),
+        ("learned parts", "tensors: those of modules are left out", "        yield from (*part.parameters(), *part.buffers())\n", "        pass\n"),
+        ("learned parts", "fresh: a module shared within a recipe becomes two", "return deepcopy(part, made)", "return tuple(deepcopy(x, dict(made)) for x in part)"),
+        ("learned parts", "fresh: what holds no weights is copied", "        made[id(part)] = part\n", "        pass\n"),
+        ("learned parts", "fresh: somebody's tensor is copied", "    if not learned_modules(part, \"\"):", "    if not learned_modules(part, \"\") and not isinstance(part, Tensor):"),
     ],
     "attention/recipe.py": [
         ("Recipe", "the tree is ignored", "return replace(self, position=self.position.with_tree(tree))", "return self"),
@@ -241,22 +246,13 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("Recipe", "only the last scheme is added to the embedding",
          "            x = scheme.embed(x, positions)\n        return x",
          "            y = scheme.embed(x, positions)\n        return y"),
-        ("Recipe", "fresh shares the old weights", "learned_parts.fresh({\"position\": self.position} | vars(self))", "vars(self)"),
+        ("Recipe", "fresh shares the old weights", "parts.fresh({\"position\": self.position} | vars(self))", "vars(self)"),
         ("Recipe", "a learned normaliser is not registered", 'used |= {"pattern": self.pattern, "normaliser": self.normaliser, ', 'used |= {"pattern": self.pattern, '),
         ("Recipe", "a learned pattern is not registered", 'used |= {"pattern": self.pattern, "normaliser": self.normaliser, ', 'used |= {"normaliser": self.normaliser, '),
         ("Recipe", "a learned rotation of queries and keys is not registered", '        used |= {f"inside{n}": part for n, part in enumerate(self.query_key_positions)}\n', ""),
-        ("Recipe", "fresh shares a learned normaliser", 'learned_parts.fresh({"position": self.position} | vars(self))', 'learned_parts.fresh({"position": self.position} | vars(self)) | {"normaliser": self.normaliser}'),
-        ("Recipe", "fresh shares a learned rotation of queries and keys", 'learned_parts.fresh({"position": self.position} | vars(self))', 'learned_parts.fresh({"position": self.position} | vars(self)) | {"position": self.position}'),
-        ("Recipe", "fresh shares a learned pattern", 'learned_parts.fresh({"position": self.position} | vars(self))', 'learned_parts.fresh({"position": self.position} | vars(self)) | {"pattern": self.pattern}'),
-    ],
-    "attention/learned_parts.py": [
-        ("learned parts", "what another part holds is not looked into", '        found |= learned_modules(x, f"{name}_{field}")\n', "        pass\n"),
-        ("learned parts", "a parameter that a dataclass holds is not registered", " else {name: as_module(own)} if own else {}", " else {}"),
-        ("learned parts", "members of a collection are not looked into", "return {str(n): x for n, x in enumerate(value)}", "return {}"),
-        ("learned parts", "tensors: those of modules are left out", "        yield from (*part.parameters(), *part.buffers())\n", "        pass\n"),
-        ("learned parts", "fresh: a module shared within a recipe becomes two", "return deepcopy(part, made)", "return tuple(deepcopy(x, dict(made)) for x in part)"),
-        ("learned parts", "fresh: what holds no weights is copied", "        made[id(part)] = part\n", "        pass\n"),
-        ("learned parts", "fresh: somebody's tensor is copied", "    if not learned_modules(part, \"\"):", "    if not learned_modules(part, \"\") and not isinstance(part, Tensor):"),
+        ("Recipe", "fresh shares a learned normaliser", 'parts.fresh({"position": self.position} | vars(self))', 'parts.fresh({"position": self.position} | vars(self)) | {"normaliser": self.normaliser}'),
+        ("Recipe", "fresh shares a learned rotation of queries and keys", 'parts.fresh({"position": self.position} | vars(self))', 'parts.fresh({"position": self.position} | vars(self)) | {"position": self.position}'),
+        ("Recipe", "fresh shares a learned pattern", 'parts.fresh({"position": self.position} | vars(self))', 'parts.fresh({"position": self.position} | vars(self)) | {"pattern": self.pattern}'),
     ],
     "attention/functional.py": [
         ("attend", "check_finite ignored", "    if check_finite:", "    if not check_finite and q is None:"),
@@ -537,9 +533,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("recurrent", "both directions read forwards", "if direction == 0 else reversed(range(x.shape[1]))", "if direction < 2 else reversed(range(x.shape[1]))"),
         ("recurrent", "dropped weights are drawn for U, not W", "(U, dropout(W, rate), b, c)", "(dropout(U, rate), W, b, c)"),
     ],
-    "ops/fused_dropout.py": [
+    "ops/fused_layers.py": [
         ("linear_dropout_add_norm", "fused without the bias of the projection",
          "x, again = dropout_add(residual, y, project.bias, noise)", "x, again = dropout_add(residual, y, 0 * project.bias, noise)"),
+        ("project_all", "gradients of the outputs in the wrong order", "fused_linear_backward(list(grads), x, weights)", "fused_linear_backward(list(grads)[::-1], x, weights)"),
     ],
     "ops/dropout.py": [
         ("dropout", "the mean is not kept", "keep.to(x.dtype).mul_(LEVELS / (LEVELS - dropped))", "keep.to(x.dtype)"),
@@ -551,9 +548,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("pooling", "the last place, not the last word", "at = (lengths - 1).clamp(min=0)", "at = torch.full_like(lengths, tokens.shape[1] - 1)"),
         ("pooling", "the largest among padding too", "x.masked_fill(~visible, -torch.inf).max(1)", "x.max(1)"),
         ("bottleneck", "looks at padding", "b=len(x)), x, pattern=Padding(lengths))", "b=len(x)), x)"),
-    ],
-    "ops/fused_linear.py": [
-        ("project_all", "gradients of the outputs in the wrong order", "fused_linear_backward(list(grads), x, weights)", "fused_linear_backward(list(grads)[::-1], x, weights)"),
     ],
     "attention/backends/packed.py": [
         ("packed", "causal although the pattern is not", '"causal": isinstance(recipe.pattern, And)', '"causal": True'),
@@ -789,6 +783,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "(step - self.warmup) / (self.steps - self.warmup)", "step / self.steps"),
         ("schedule", "cosine: rises again after its last step", "min(1.0, (step - self.warmup) / (self.steps - self.warmup))", "(step - self.warmup) / (self.steps - self.warmup)"),
         ("schedule", "constant: goes on rising", "min(1.0, step / max(1, self.warmup))", "step / max(1, self.warmup)"),
+        ("CapturedStep", "a rehearsal moves the weights", "self.skip_step.fill_(1.0)", "self.skip_step.fill_(0.0)"),
+        ("CapturedStep", "a rehearsal uses up noise", "        set_rng_state(rng, scale.device)\n        return CapturedGraph(replay, [*collect_tensors(given), scale, count]", "        return CapturedGraph(replay, [*collect_tensors(given), scale, count]"),
+        ("CapturedStep", "the first rate for ever", "        self.rate.fill_(rate)\n", "        self.rate.fill_(rate if not float(self.rate) else float(self.rate))\n"),
     ],
     "training/loop.py": [
         ("loop", "the same dropout noise at every step", "step_seed(config.seed, step)", "step_seed(config.seed, 0)"),
@@ -827,8 +824,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("loop", "the least accuracy is the best", 'figures[by] if by == "loss" else -figures[by]', "figures[by]"),
         ("loop", "one validation too many before it gives up", "progress.worse >= config.patience", "progress.worse > config.patience"),
         ("loop", "patience counts the validations that were better, too", "worse=0 if better else", "worse=progress.worse if better else"),
-    ],
-    "training/run_folder.py": [
         ("checkpoint", "does not look whether files are torn", "state and all(checksum(path / name) == sum for name, sum in state[\"sums\"].items())", "state"),
         ("checkpoint", "ordered by name as text", "key=lambda path: int(path.name),", "key=lambda path: path.name[::-1],"),
         ("checkpoint", "a state that was changed is whole", "sound = expected in (None, state_checksum(state))", "sound = True"),
@@ -909,11 +904,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "tasks/sequence_classification/task.py": [
         ("GradientNoise", "variance divided by n", "/ (len(estimates) - 1)", "/ len(estimates)"),
         ("GradientNoise", "the mean's own scatter is not taken off", "(mean.square().sum() - variance / len(estimates))", "mean.square().sum()"),
-    ],
-    "training/cuda_graph.py": [
-        ("CapturedStep", "a rehearsal moves the weights", "self.skip_step.fill_(1.0)", "self.skip_step.fill_(0.0)"),
-        ("CapturedStep", "a rehearsal uses up noise", "        set_rng_state(rng, scale.device)\n        return CapturedGraph(replay, [*collect_tensors(given), scale, count]", "        return CapturedGraph(replay, [*collect_tensors(given), scale, count]"),
-        ("CapturedStep", "the first rate for ever", "        self.rate.fill_(rate)\n", "        self.rate.fill_(rate if not float(self.rate) else float(self.rate))\n"),
     ],
     "decode/search.py": [
         ("Longest", "one token too many", "int(self.factor * source) + self.offset", "int(self.factor * source) + self.offset + 1"),

@@ -23,7 +23,6 @@ PACKAGES = [
     *("training", "decode", "tasks", "interop", "see", "serve", "cli", "api", "__main__"),
 ]
 ATTENTION = [
-    "dependency_tree",
     "block_map",
     "score",
     "scaled_score",
@@ -37,8 +36,7 @@ ATTENTION = [
     "softmax_variants",
     "gate",
     "layer_options",
-    "serialize",
-    "learned_parts",
+    "parts",
     "recipe",
     "text_positions",
     "backends",

@@ -15,11 +15,11 @@ from regard.attention.backends.tiles import Interval, ScoreTiles
 from regard.attention.batch_patterns import Documents, Edges, Padding
 from regard.attention.functional import attend
 from regard.attention.normaliser import Normaliser, ReLU, Sigmoid, Softmax
+from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal, Full, Pattern, Positions, StrictCausal, Window
 from regard.attention.recipe import Recipe
 from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive, Dot
-from regard.attention.serialize import parse_part
 from regard.attention.sparse_patterns import Random, Strided
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.qkv import QKV, cast_leaves, random_qkv

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from regard.layers.sublayers import project_dropout_add_norm
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout, hashed_dropout
-from regard.ops.fused_dropout import (
+from regard.ops.fused_layers import (
     DropoutAddLayerNormFunction,
     DropoutNoise,
     dropout_add,

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from regard.layers.sublayers import FeedForward
 from regard.ops import dispatch
-from regard.ops.fused_linear import linear_relu, linear_relu_op
+from regard.ops.fused_layers import linear_relu, linear_relu_op
 
 
 def drawn(*shapes, **how):

@@ -15,8 +15,8 @@ import torch
 from einops import einsum
 from torch import Tensor, nn
 
-from regard.attention.dependency_tree import TREE_MISSING, DependencyTree
 from regard.attention.position import Bias, ScorePosition
+from regard.attention.position_variants import TREE_MISSING, DependencyTree
 
 # --- linear in the distance ---
 

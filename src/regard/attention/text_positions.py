@@ -19,10 +19,10 @@ from regard.attention.batch_patterns import (
     batch_row,
     describe_tensor,
 )
-from regard.attention.dependency_tree import DependencyTree
 from regard.attention.gate import NoGate
 from regard.attention.pattern import Full, Indices, Pattern
 from regard.attention.position import Bias, PositionSum, ScorePosition
+from regard.attention.position_variants import DependencyTree
 from regard.attention.recipe import Recipe
 
 

@@ -103,7 +103,7 @@ class VocabularyOptions:
     def text(self, settings: type[Any], **more: Any) -> Any:
         """The table [text] of a run: of the vocabularies in a folder, or of what is asked for."""
         from regard.data.preparation import vocabulary_text
-        from regard.training.run_folder import SETTINGS
+        from regard.training.checkpoint import SETTINGS
 
         table = type(settings().text)
         if self.vocabulary is None:

@@ -10,11 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
-from regard.attention.serialize import find_named
+from regard.attention.parts import find_named
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.fused_dropout import layernorm, linear_dropout_add_norm
-from regard.ops.fused_linear import has_bias, linear_relu
+from regard.ops.fused_layers import has_bias, layernorm, linear_dropout_add_norm, linear_relu
 from regard.ops.linear import project_all
 from regard.ops.rms_norm import rms_norm
 

@@ -30,7 +30,7 @@ from regard.attention import (
     parse_part,
 )
 from regard.attention.backends.reference import fold_query
-from regard.attention.serialize import attach_own_parts, find_named
+from regard.attention.parts import attach_own_parts, find_named
 from regard.layers.embedding import SCALES, TIES, TiedEmbeddings
 from regard.layers.pooling import (
     AttentionPooling,

@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from regard.attention import AttentionSites, Context, DependencyTree, Padding, Recipe, SiteName
-from regard.attention.serialize import find_named
+from regard.attention.parts import find_named
 from regard.data.batching import pad_rows
 from regard.data.tokenizers.base import UNK, WordTokenizer
 from regard.layers.embedding import Embedding, PositionalEmbedding

@@ -36,7 +36,7 @@ from regard.models.transformer_layers import (
 )
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.fused_dropout import DropoutNoise, draw_seed, embedding_dropout
+from regard.ops.fused_layers import DropoutNoise, draw_seed, embedding_dropout
 
 X = Float[Tensor, "b t model"]
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from regard.attention import SiteName
 from regard.attention.core import UNDECLARED_AXES
-from regard.attention.learned_parts import field_values
+from regard.attention.parts import field_values
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam, BeamSearch

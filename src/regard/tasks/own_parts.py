@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.attention.serialize import PARTS, RENAMED_PARTS, Part, PartText, attach_own_parts
+from regard.attention.parts import PARTS, RENAMED_PARTS, Part, PartText, attach_own_parts
 from regard.data.files import make_folder, open_atomic, require_small_file
 from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS
 from regard.models.rnn_seq2seq import READOUTS

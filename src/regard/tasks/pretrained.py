@@ -35,8 +35,8 @@ from regard.tasks.config import RunSettings, read_depths
 from regard.tasks.own_parts import OwnParts, write_copies
 from regard.tasks.registry import is_huggingface_folder
 from regard.tasks.tokenizers import train_text_tokenizer
+from regard.training.checkpoint import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 from regard.training.config import Loss, TrainingData, TrainingJob, Validate
-from regard.training.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 
 T = TypeVar("T", bound=RunSettings)
 # files of parts as older runs call them

@@ -22,7 +22,8 @@ from regard.tasks.protocol import EncodedInput, GenerationInput, InputSpec, Pred
 from regard.tasks.splits import drop_long, iterate_batches
 from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
-from regard.training.corpus import Corpus, PackedCorpus, PackedMixture, PackedPairs
+from regard.training.corpus import Corpus
+from regard.training.packed_corpus import PackedCorpus, PackedMixture, PackedPairs
 from regard.training.run import flops
 
 MEASURED_EXAMPLES = 100_000  # whose lengths say what a token takes

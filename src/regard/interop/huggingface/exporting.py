@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention import Recipe, Rotary, Sinusoidal
+from regard.attention.parts import format_part
 from regard.attention.position import PositionSum
-from regard.attention.serialize import format_part
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, Tokenizer
 from regard.data.tokenizers.pretrained import ABSENT, PretrainedTokenizer, TokenizersEngine
 from regard.interop.export_format import (

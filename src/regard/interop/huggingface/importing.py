@@ -12,8 +12,7 @@ from regard.data.labelled import Labels
 from regard.data.preprocess import ImagePreprocessor
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer, Special, TokenizerEngine, TokenizersEngine
-from regard.interop.gguf import SUFFIX, GGUFCheckpoint
-from regard.interop.huggingface.checkpoint import Checkpoint
+from regard.interop.huggingface.checkpoint import SUFFIX, Checkpoint, GGUFCheckpoint
 from regard.interop.huggingface.families import FAMILIES, CheckpointConfig, Family, feature_order
 from regard.interop.huggingface.weights import (
     AxisOrder,
@@ -40,8 +39,8 @@ from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.registry import task_of_run
 from regard.tasks.sequence_classification.task import ClassificationData, ClassificationSettings, TextClassifier
 from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
+from regard.training.checkpoint import SETTINGS, WEIGHTS
 from regard.training.config import TrainSettings
-from regard.training.run_folder import SETTINGS, WEIGHTS
 
 AnyCheckpoint = Checkpoint | GGUFCheckpoint
 DESCRIPTION = "regard"  # the folder beside the files of transformers that holds what they cannot say of a run
