@@ -82,7 +82,10 @@ SUITES: dict[str, Stages] = {
     ),
     "ops/rms_norm_triton": (files("ops", "rms_norm"),),
     "ops/rotary_triton": (files("ops", "rotary"),),
-    "layers/sublayers": (files("layers", "residual"), files("ops", "dropout_add_layernorm")),
+    "layers/transformer_layers": (
+        files("layers", "residual"),
+        [*files("models", "transformer"), *files("ops", "dropout_add_layernorm")],
+    ),
     "ops/dropout_triton": (files("ops", "dropout_add_layernorm", "embedding_dropout"),),
     "ops/linear_triton": (files("ops", "fused_qkv_linear", "linear_cross_entropy", "rdrop_loss"),),
     "layers/": (
@@ -157,8 +160,7 @@ NAMED = {
     "decode/search": "beam",
     "decode/topk": "topk_logprobs",
     "layers/embedding": "residual",
-    "layers/sublayers": "residual",
-    "models/transformer_layers": "transformer",
+    "layers/transformer_layers": "residual",
     "see/plots/charts": "latent_plane",
     "see/plots/recipe_views": "position_views",
     "see/plots/layout": "image_overlay",

@@ -188,21 +188,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "depth[:, None] - depth[:, :, None], order", "depth[:, :, None] - depth[:, None], order"),
         ("DependencyTree", "left and right exchanged", "torch.sign(at - at[:, None])", "torch.sign(at[:, None] - at)"),
         ("DependencyTree", "paths always by way of the root", " - 2 * shared", " - 2"),
-    ],
-    "attention/position.py": [
-        ("NoPosition", "counts as a scheme", "return ()", "return (self,)"),
-        ("Rotary", "rotates the other way", "one * cos - other * sin, one * sin + other * cos",
-         "one * cos + other * sin, other * cos - one * sin"),
-        ("Rotary", "adjacent and halves exchanged", '"adjacent": "b h t (pair two)", "halves": "b h t (two pair)"',
-         '"halves": "b h t (pair two)", "adjacent": "b h t (two pair)"'),
-        ("Rotary", "frequencies fall twice as fast", "/ width)", "* 2 / width)"),
-        ("Rotary", "positions of the first batch element for all",
-         "angle[:, None] if angle.dim() == 3 else angle", "angle[:1, None] if angle.dim() == 3 else angle"),
-        ("Position", "+ forgets the first scheme", "(*self.parts(), *other.parts())", "(*other.parts(),)"),
-        ("Position", "schemes used together do not get the tree",
-         "PositionSum(tuple(scheme.with_tree(tree) for scheme in self.schemes))", "self"),
-    ],
-    "attention/relative_position.py": [
         ("Alibi", "rewards distance", "return -self.slope(h)", "return self.slope(h)"),
         ("Alibi", "accepts fewer heads than slopes", "None if heads == self.heads", "None if heads <= self.heads"),
         ("Alibi", "slopes beyond a power of two not taken from between", "h - power + 0.5", "h - power + 1"),
@@ -223,6 +208,19 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("TreePath", "there and back exchanged", "self.paths[b % len(self.paths), i, j]", "self.paths[b % len(self.paths), j, i]"),
         ("TreePath", "one step too short", "i, j].clamp(-self.max_distance, self.max_distance)",
          "i, j].clamp(1 - self.max_distance, self.max_distance - 1)"),
+    ],
+    "attention/position.py": [
+        ("NoPosition", "counts as a scheme", "return ()", "return (self,)"),
+        ("Rotary", "rotates the other way", "one * cos - other * sin, one * sin + other * cos",
+         "one * cos + other * sin, other * cos - one * sin"),
+        ("Rotary", "adjacent and halves exchanged", '"adjacent": "b h t (pair two)", "halves": "b h t (two pair)"',
+         '"halves": "b h t (pair two)", "adjacent": "b h t (two pair)"'),
+        ("Rotary", "frequencies fall twice as fast", "/ width)", "* 2 / width)"),
+        ("Rotary", "positions of the first batch element for all",
+         "angle[:, None] if angle.dim() == 3 else angle", "angle[:1, None] if angle.dim() == 3 else angle"),
+        ("Position", "+ forgets the first scheme", "(*self.parts(), *other.parts())", "(*other.parts(),)"),
+        ("Position", "schemes used together do not get the tree",
+         "PositionSum(tuple(scheme.with_tree(tree) for scheme in self.schemes))", "self"),
     ],
     "attention/parts.py": [
         ("recipe text", "& reads as |", "ast.BitAnd: operator.and_, ", "ast.BitAnd: operator.or_, "),
@@ -512,7 +510,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("packed kernel", "the noise of the first head for all", "x = (tile * (TILE * TILE)).to(tl.uint32) + low", "x = low"),
         ("packed kernel", "keys of a group learn from its last head alone", "head = group * SHARE + n", "head = group * SHARE + SHARE - 1"),
     ],
-    "layers/sublayers.py": [
+    "layers/transformer_layers.py": [
         ("PostNorm", "the sub-layer is normed before it is added",
          "x = residual + (dropout(y) if dropout.training else y)\n    x = x if norm is None else apply_norm(x, norm)",
          "x = dropout(y) if dropout.training else y\n    x = residual + (x if norm is None else apply_norm(x, norm))"),
@@ -520,6 +518,12 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("FeedForward", "without its activation",
          "return self.activation(self.up(x))",
          "return self.up(x)"),
+        ("Transformer", "the encoder reads padding", "x = layer(x, context)\n", "x = layer(x, Context())\n"),
+        ("Transformer", "keys and values of the source exchanged",
+         "for part in (cross.key, cross.value)",
+         "for part in (cross.value, cross.key)"),
+        ("Transformer", "cross-attention not normed before", "self.residual_cross(x, lambda y: cross.cross_heads(y, source, across, first), cross.output, fused=fused)", "self.residual_cross(x, lambda y: cross.cross_heads(x[0], source, across, first), cross.output, fused=fused)"),
+        ("Transformer", "the residual around cross-attention dropped", "self.residual_cross(x, lambda y", "self.residual_cross((x[0], torch.zeros_like(x[1])), lambda y"),
     ],
     "layers/embedding.py": [
         ("embedding", "not scaled by √width", "return found * self.weight.shape[1] ** 0.5 if self.scaled else found", "return found"),
@@ -568,17 +572,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "models/language_model.py": [
         ("TransformerLM", "every layer's cache is cut to the first layer's window", "[max_lookback(each.pattern) for each in recipes]", "[max_lookback(recipes[0].pattern)] * len(recipes)"),
     ],
-    "models/stack.py": [
+    "layers/stack.py": [
         ("PreNorm", "branches start √n times too large", "else branches**-0.5", "else branches**0.5"),
         ("PostNorm", "the sum is normed twice", "nn.Identity() if self.norm_order.norms_sum else", "nn.Identity() if False else"),
-    ],
-    "models/transformer_layers.py": [
-        ("Transformer", "the encoder reads padding", "x = layer(x, context)\n", "x = layer(x, Context())\n"),
-        ("Transformer", "keys and values of the source exchanged",
-         "for part in (cross.key, cross.value)",
-         "for part in (cross.value, cross.key)"),
-        ("Transformer", "cross-attention not normed before", "self.residual_cross(x, lambda y: cross.cross_heads(y, source, across, first), cross.output, fused=fused)", "self.residual_cross(x, lambda y: cross.cross_heads(x[0], source, across, first), cross.output, fused=fused)"),
-        ("Transformer", "the residual around cross-attention dropped", "self.residual_cross(x, lambda y", "self.residual_cross((x[0], torch.zeros_like(x[1])), lambda y"),
     ],
     "models/transformer.py": [
         ("Transformer", "a new word stands at the beginning", "self.embeddings.embed_target(tokens), state.layers[0].length)", "self.embeddings.embed_target(tokens), 0)"),

@@ -15,8 +15,16 @@ from regard.attention.normaliser import AttentionDropout
 from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
-from regard.attention.position_variants import DependencyTree, Learned, Sinusoidal
-from regard.attention.relative_position import Alibi, Clipped, RelativeBias, RelativeVectors, TreePath
+from regard.attention.position_variants import (
+    Alibi,
+    Clipped,
+    DependencyTree,
+    Learned,
+    RelativeBias,
+    RelativeVectors,
+    Sinusoidal,
+    TreePath,
+)
 from regard.attention.score import Additive, Bilinear, Feature
 from regard.attention.softmax_variants import Hard, TopK
 from regard.attention.sparse_patterns import Block, Strided

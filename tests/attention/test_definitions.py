@@ -17,9 +17,16 @@ from regard.attention.normaliser import AttentionDropout, Proportional, ReLU
 from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal
 from regard.attention.position import NoPosition, Rotary
-from regard.attention.position_variants import DependencyTree, Learned, TreeDepth
+from regard.attention.position_variants import (
+    Alibi,
+    Clipped,
+    DependencyTree,
+    Learned,
+    LogBuckets,
+    RelativeBias,
+    TreeDepth,
+)
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias
 from regard.attention.score import Cosine, Dot, Feature
 from regard.attention.softmax_variants import Sampled, StraightThrough, reinforce
 from regard.attention.sparse_patterns import Block

@@ -13,9 +13,18 @@ from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import AttentionDropout, Sigmoid
 from regard.attention.pattern import Causal, Positions, Window
 from regard.attention.position import Rotary
-from regard.attention.position_variants import DependencyTree, Sinusoidal, TreeDepth
+from regard.attention.position_variants import (
+    Alibi,
+    Clipped,
+    DependencyTree,
+    LogBuckets,
+    RelativeBias,
+    RelativeVectors,
+    Sinusoidal,
+    TreeDepth,
+    TreePath,
+)
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot
 from regard.attention.sparse_patterns import Block, Global, Prefix, Random, Strided
 

@@ -23,9 +23,16 @@ from regard.attention.functional import attend
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
-from regard.attention.position_variants import DependencyTree
+from regard.attention.position_variants import (
+    Alibi,
+    Clipped,
+    DependencyTree,
+    LogBuckets,
+    RelativeBias,
+    RelativeVectors,
+    TreePath,
+)
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Cosine
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.triton_interpreter import compile_for_hopper, print_json

@@ -76,28 +76,26 @@ from regard.attention.position import (
     Rotary,
 )
 from regard.attention.position_variants import (
+    Alibi,
     AxialRotary,
+    Clipped,
+    CoPE,
     DependencyTree,
     Learned,
+    LinearBias,
+    LogBuckets,
     NTKScaling,
+    Relation,
+    RelativeBias,
+    RelativeVectors,
     RotaryScaling,
     Sinusoidal,
     TreeDepth,
+    TreePath,
     XPos,
     YarnScaling,
 )
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import (
-    Alibi,
-    Clipped,
-    CoPE,
-    LinearBias,
-    LogBuckets,
-    Relation,
-    RelativeBias,
-    RelativeVectors,
-    TreePath,
-)
 from regard.attention.scaled_score import GivenScale, LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
 from regard.attention.softmax_variants import (

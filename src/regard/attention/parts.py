@@ -21,7 +21,6 @@ from regard.attention import (
     pattern,
     position,
     position_variants,
-    relative_position,
     scaled_score,
     score,
     softmax_variants,
@@ -34,7 +33,7 @@ from regard.attention.layer_options import LayerForm
 from regard.attention.normaliser import Normaliser
 from regard.attention.pattern import And, Not, Or, Pattern
 from regard.attention.position import Position
-from regard.attention.relative_position import Relation
+from regard.attention.position_variants import Relation
 from regard.attention.score import Score
 from regard.attention.sparse_patterns import Block, PerHead
 from regard.ops.rotary import FrequencyScaling
@@ -49,10 +48,10 @@ PARTS: dict[str, type] = {
         *(scaled_score.GivenScale, scaled_score.LogitScale, scaled_score.SoftCap),
         *(position.NoPosition, position_variants.Sinusoidal, position_variants.Learned),
         *(position.Rotary, position_variants.RotaryScaling, position_variants.NTKScaling),
-        *(position_variants.YarnScaling, position_variants.AxialRotary, position_variants.XPos, relative_position.CoPE),
-        *(relative_position.Alibi, relative_position.RelativeBias, relative_position.RelativeVectors),
-        *(relative_position.Clipped, relative_position.LogBuckets),
-        *(relative_position.TreePath, position_variants.TreeDepth),
+        *(position_variants.YarnScaling, position_variants.AxialRotary, position_variants.XPos, position_variants.CoPE),
+        *(position_variants.Alibi, position_variants.RelativeBias, position_variants.RelativeVectors),
+        *(position_variants.Clipped, position_variants.LogBuckets),
+        *(position_variants.TreePath, position_variants.TreeDepth),
         *(pattern.Full, pattern.Causal, pattern.StrictCausal, pattern.Window, sparse_patterns.Strided),
         *(sparse_patterns.Prefix, sparse_patterns.Global, sparse_patterns.Random, sparse_patterns.Block),
         *(sparse_patterns.PerHead, sparse_patterns.TopBlocks, sparse_patterns.LightningIndexer),

@@ -11,8 +11,7 @@ from regard.attention.normaliser import Normaliser, Softmax
 from regard.attention.parts import attach_own_parts, format_part, own_parts_of, parse_part, parse_toml
 from regard.attention.pattern import Full, Pattern
 from regard.attention.position import EmbeddingPosition, NoPosition, Position, QueryKeyPosition, ScorePosition
-from regard.attention.position_variants import DependencyTree
-from regard.attention.relative_position import RelativeVectors
+from regard.attention.position_variants import DependencyTree, RelativeVectors
 from regard.attention.score import InnerProduct, ScaledDot, Score
 
 

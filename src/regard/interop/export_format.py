@@ -49,9 +49,8 @@ from regard.decode.topk import log_probabilities
 from regard.decode.translation import translate_all
 from regard.interop.huggingface.families import MAX_POSITIONS
 from regard.layers.embedding import PositionalEmbedding
-from regard.layers.sublayers import ACTIVATIONS, PostNorm, PreNorm
+from regard.layers.transformer_layers import ACTIVATIONS, DecoderLayer, EncoderLayer, PostNorm, PreNorm
 from regard.models.seq2seq import inference_mode
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.translation.task import Translator

@@ -42,7 +42,8 @@ from regard.layers.pooling import (
     TokenWeightPooling,
 )
 from regard.layers.rnn import CELLS, RNNLayers
-from regard.layers.sublayers import ACTIVATIONS, FEED_FORWARDS, NORM_ORDERS, NORM_TYPES
+from regard.layers.stack import LayerRecipes, StackConfig
+from regard.layers.transformer_layers import ACTIVATIONS, FEED_FORWARDS, NORM_ORDERS, NORM_TYPES
 from regard.models.baselines import LogRatioPooling, TfIdfPooling
 from regard.models.config_base import AT_LEAST_0, Choices, ConfigBase, OneRecipe, Ranges, RecipeText, recipe_text
 from regard.models.rnn_seq2seq import (
@@ -57,7 +58,6 @@ from regard.models.rnn_seq2seq import (
     RNNSeq2Seq,
 )
 from regard.models.seq2seq import Seq2Seq
-from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.transformer import Transformer, make_causal
 
 # --- translation and text models ---

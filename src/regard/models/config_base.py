@@ -18,7 +18,7 @@ from torch import nn
 
 from regard.attention import Recipe
 from regard.attention.parts import own_parts_of
-from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS, Residual
+from regard.layers.transformer_layers import ACTIVATIONS, NORM_ORDERS, Residual
 from regard.models.rnn_seq2seq import READOUTS
 
 OneRecipe = str | Recipe  # in TOML; a `Recipe` becomes its text

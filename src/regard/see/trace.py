@@ -40,9 +40,17 @@ from regard.see.sites import AttentionRecorder, AttentionSite, GateSite, apply_e
 from regard.tasks.model_packages import resolve_model
 from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import EncodedInput, GenerationInput, Predictions, Task, TaskInput, TokenAxis
+from regard.tasks.protocol import (
+    EncodedInput,
+    GenerationInput,
+    Predictions,
+    Task,
+    TaskInput,
+    TokenAxis,
+    token_id,
+    token_label,
+)
 from regard.tasks.registry import get_task, task_of_run
-from regard.tasks.tokenizers import token_id, token_label
 
 MAX_TOKENS = 16_384  # tokens of an input, unless more are allowed
 

@@ -18,9 +18,18 @@ from regard.decode.search import LengthLimit
 from regard.models.seq2seq import PackableModel, Seq2Seq, decoder_inputs, encode_sources
 from regard.models.transformer import Transformer
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import EncodedInput, GenerationInput, InputSpec, Predictions, Task, TaskInput, TokenAxis
+from regard.tasks.protocol import (
+    EncodedInput,
+    GenerationInput,
+    InputSpec,
+    Predictions,
+    Task,
+    TaskInput,
+    TokenAxis,
+    group_into_words,
+    token_label,
+)
 from regard.tasks.splits import drop_long, iterate_batches
-from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
 from regard.training.corpus import Corpus
 from regard.training.packed_corpus import PackedCorpus, PackedMixture, PackedPairs

@@ -30,9 +30,9 @@ import torch
 from torch import nn
 
 from regard.data.files import require_file
+from regard.layers.transformer_layers import EncoderLayer
 from regard.models.safetensors_io import load_weights, write_weights
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import EncoderLayer
 from regard.training.checkpoint import (
     CHECKPOINTS,
     WEIGHTS,

@@ -33,8 +33,8 @@ from regard.attention.block_map import MIXED, BlockMap, Span, cached_for, move_t
 from regard.attention.gate import state_objections
 from regard.attention.parts import leaves
 from regard.attention.pattern import And, Causal, Full, Pattern, Positions
+from regard.attention.position_variants import LinearBias, is_linear
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import LinearBias, is_linear
 from regard.attention.scaled_score import split_cap
 from regard.attention.score import InnerProduct, ScaledDot
 from regard.attention.softmax_variants import split_sinks

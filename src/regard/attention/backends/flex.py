@@ -16,8 +16,8 @@ from regard.attention.normaliser import Softmax
 from regard.attention.parts import leaves, tensors
 from regard.attention.pattern import Pattern, Positions
 from regard.attention.position import Bias
+from regard.attention.position_variants import RelativeBias
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import RelativeBias
 from regard.attention.scaled_score import split_cap
 from regard.attention.score import InnerProduct
 from regard.attention.softmax_variants import split_sinks

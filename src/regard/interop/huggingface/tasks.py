@@ -41,10 +41,10 @@ from regard.tasks.protocol import (
     Task,
     TaskInput,
     TokenAxis,
+    token_label,
 )
 from regard.tasks.registry import FOREIGN_TASKS
 from regard.tasks.seq2seq import Seq2SeqTask, TargetText
-from regard.tasks.tokenizers import token_label
 
 NOT_TRAINED_HERE = "a Hugging Face model is neither trained nor evaluated here; train it with transformers"
 CAUSAL, SEQ2SEQ, ENCODER, IMAGE, SPEECH = FOREIGN_TASKS

@@ -15,9 +15,8 @@ from regard.attention.gate import Lightning
 from regard.attention.parts import children, leaves
 from regard.attention.pattern import Pattern
 from regard.attention.position import Bias, EmbeddingPosition, Position, QueryKeyPosition, ScorePosition
-from regard.attention.position_variants import Learned, TreeDepth
+from regard.attention.position_variants import Alibi, CoPE, Learned, RelativeBias, RelativeVectors, TreeDepth, TreePath
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, CoPE, RelativeBias, RelativeVectors, TreePath
 from regard.attention.scaled_score import LogitScale
 from regard.attention.score import Additive, Bilinear, Dot
 from regard.attention.softmax_variants import Differential, MultiToken, SinkSoftmax, TalkingHeads

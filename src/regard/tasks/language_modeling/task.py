@@ -70,10 +70,11 @@ from regard.tasks.protocol import (
     Task,
     TaskInput,
     TokenAxis,
+    group_into_words,
     no_progress,
+    token_label,
 )
 from regard.tasks.splits import HELD_OUT, LoadedExamples, SentenceData, Split
-from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import TrainingJob, TrainSettings
 from regard.training.corpus import to_device_async
 

@@ -22,10 +22,18 @@ from regard.models.encoder import MaskedLanguageModel
 from regard.tasks.config import RunSettings, TokenizerSettings, world_encoder_run
 from regard.tasks.metrics import MetricScore, TaskMetrics
 from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many
-from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
+from regard.tasks.protocol import (
+    EncodedInput,
+    Predictions,
+    Task,
+    TaskInput,
+    TokenAxis,
+    group_into_words,
+    no_progress,
+    token_label,
+)
 from regard.tasks.registry import MAX_TEXT_TOKENS
 from regard.tasks.splits import LoadedExamples, SentenceData, Split, drop_long, iterate_batches
-from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import TrainingJob, TrainSettings, to_float32
 from regard.training.corpus import Corpus, to_device_async
 

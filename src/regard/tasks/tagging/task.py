@@ -27,10 +27,15 @@ from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
-from regard.tasks.pretrained import ModelOutput, PretrainedModel, one_or_many
-from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
+from regard.tasks.pretrained import (
+    ModelOutput,
+    PretrainedModel,
+    one_or_many,
+    token_strings,
+    train_tokenizer_with_vectors,
+)
+from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress, token_label
 from regard.tasks.splits import LoadedExamples, SentenceData, Split, drop_long, iterate_batches
-from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
 from regard.training.config import TrainingJob, TrainSettings, to_float32
 from regard.training.corpus import Corpus, to_device_async
 from regard.world import find_lecture_sentence

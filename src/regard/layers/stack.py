@@ -10,7 +10,7 @@ from torch.nn.init import xavier_uniform_, zeros_
 
 from regard.attention import LayerForm, LayerOptions, MultiHeadAttention, Recipe
 from regard.attention.parts import find_named, fresh
-from regard.layers.sublayers import NORM_ORDERS, NORM_TYPES, FeedForward, Norm, Residual
+from regard.layers.transformer_layers import NORM_ORDERS, NORM_TYPES, FeedForward, Norm, Residual
 
 LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each
 
