@@ -8,6 +8,7 @@ import torch
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
+from regard.attention import DependencyTree
 from regard.attention.backends import relative as backends_relative
 from regard.attention.backends.relative import (
     by_distance,
@@ -23,15 +24,7 @@ from regard.attention.functional import attend
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
-from regard.attention.position_variants import (
-    Alibi,
-    Clipped,
-    DependencyTree,
-    LogBuckets,
-    RelativeBias,
-    RelativeVectors,
-    TreePath,
-)
+from regard.attention.position_variants import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.recipe import Recipe
 from regard.attention.score import Additive, Cosine
 from tests.attention.accuracy import LargestTensor, assert_as_accurate

@@ -120,6 +120,11 @@ class TokenAxis:
     word_ids: tuple[int | None, ...] = ()  # None: no word, as the end of a sentence; empty: there are no words
     grid: tuple[int, int] | None = None  # rows and columns of an image's patches, which are the last positions
 
+    @staticmethod
+    def of(tokenizer: Tokenizer, ids: Sequence[int]) -> "TokenAxis":
+        """The tokens with these ids, and the words that they spell."""
+        return TokenAxis(tuple(token_label(tokenizer, one) for one in ids), *group_into_words(tokenizer, ids))
+
     @property
     def word_groups(self) -> list[tuple[str, list[int]]]:
         """Each word with its positions, in their order; what is no word stands for itself."""

@@ -26,7 +26,6 @@ from regard.tasks.protocol import (
     Task,
     TaskInput,
     TokenAxis,
-    group_into_words,
     token_label,
 )
 from regard.tasks.splits import drop_long, iterate_batches
@@ -164,7 +163,7 @@ class TargetText:
     ids: tuple[int, ...]
     labels: tuple[str, ...]
     words: tuple[str, ...]
-    word_ids: tuple[int, ...]
+    word_ids: tuple[int | None, ...]
     end: str
 
 
@@ -232,8 +231,8 @@ class Seq2SeqTask(Task):
             return TargetText(read.ids, source_labels(target, read), read.words, read.word_ids, "</s>")
         ids = () if given.target is not None else given.ids
         assert ids is not None, "a search finds the target before it is encoded"
-        labels = tuple(token_label(target, one) for one in ids)
-        return TargetText(ids, labels, *group_into_words(target, ids), "</s>" if given.finished else "…")
+        axis = TokenAxis.of(target, ids)
+        return TargetText(ids, axis.labels, axis.words, axis.word_ids, "</s>" if given.finished else "…")
 
     def forward_batch(self, model: Any, encoded: Sequence[EncodedInput]) -> list[Float[Tensor, "rows options"]]:
         memory, lengths = encode_sources(model, [source for one in encoded for source in one.model_inputs[0]])
