@@ -611,8 +611,10 @@ FIRST_REPORT_SECONDS, REPORT_EVERY_SECONDS = 3.0, 10.0  # seconds
 SMOOTH = 0.95  # decay of the running averages, per step
 
 
-def train_with_progress(fit: "TrainingRun", console: "Console", asked: Callable[[], bool] = lambda: False) -> bool:
-    """Train to the end, or until a signal or `asked` says to stop; True if it reached the end."""
+def train_with_progress(
+    fit: "TrainingRun", console: "Console", should_stop: Callable[[], bool] = lambda: False
+) -> bool:
+    """Train to the end, or until a signal or `should_stop` says to stop; True if it reached the end."""
     from regard.training.loop import DivergedError
 
     config, step = fit.config, fit.last_step
@@ -629,7 +631,7 @@ def train_with_progress(fit: "TrainingRun", console: "Console", asked: Callable[
                     progress.console.print(validation_line(report, running), highlight=False, soft_wrap=True)
                 elif line := pace.line(step, running):
                     progress.console.print(line, highlight=False, soft_wrap=True)
-                if fit.group.any(flag=stop.is_set() or asked()) and step < config.steps:
+                if fit.group.any(flag=stop.is_set() or should_stop()) and step < config.steps:
                     steps.close()  # writes a checkpoint
                     return False
         except DivergedError as error:

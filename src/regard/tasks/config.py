@@ -236,9 +236,9 @@ def changed_settings(before: RunSettings, after: RunSettings) -> dict[str, list[
 
 def require_unchanged(settings: S, fitting: S, given: Collection[str]) -> S:
     """The settings that fit prepared corpora, unless the user has set another value for one of them."""
-    for name, (asked, prepared) in changed_settings(settings, fitting).items():
+    for name, (given_value, prepared) in changed_settings(settings, fitting).items():
         if name in given:
-            raise ValueError(f"{name} = {asked!r}, but the corpora were prepared with {prepared!r}; leave it out")
+            raise ValueError(f"{name} = {given_value!r}, but the corpora were prepared with {prepared!r}; leave it out")
     return fitting
 
 

@@ -463,8 +463,8 @@ def read_image_classifier(
     vocabulary: Mapping[str, int],
     languages: Languages,
 ) -> ImportedParts:
-    said = CheckpointConfig(checkpoint.config)
-    side, channels = said.whole("image_size", 224), said.whole("num_channels", 3)
+    theirs = CheckpointConfig(checkpoint.config)
+    side, channels = theirs.whole("image_size", 224), theirs.whole("num_channels", 3)
     settings = ImageClassificationSettings(
         data=ImageClassificationData(corpus="files", height=side, width=side),
         model=config,

@@ -187,9 +187,9 @@ def pad_characters(sentences: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, 
     sizes = np.zeros((len(sentences), max(map(len, sentences))), dtype=np.int64)
     for row, sentence in zip(sizes, sentences, strict=True):
         row[: len(sentence)] = [len(word) for word in sentence]
-    room = max(1, -(-int(sizes.max()) // CHARACTER_MULTIPLE)) * CHARACTER_MULTIPLE
-    table = np.zeros((*sizes.shape, room), dtype=np.int64)
-    table[np.arange(room) < sizes[..., None]] = [letter for some in sentences for word in some for letter in word]
+    width = max(1, -(-int(sizes.max()) // CHARACTER_MULTIPLE)) * CHARACTER_MULTIPLE
+    table = np.zeros((*sizes.shape, width), dtype=np.int64)
+    table[np.arange(width) < sizes[..., None]] = [letter for some in sentences for word in some for letter in word]
     return torch.from_numpy(table)
 
 
