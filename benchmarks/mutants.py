@@ -80,6 +80,7 @@ SUITES: dict[str, Stages] = {
         files("ops", "dropout", "linear_relu", "fused_qkv_linear", "linear_cross_entropy", "rdrop_loss"),
         files("ops", "dropout_add_layernorm", "embedding_dropout", "flat_adamw"),
     ),
+    "ops/cuda_graph": (files("ops", "cuda_graph"),),
     "ops/rms_norm_triton": (files("ops", "rms_norm"),),
     "ops/rotary_triton": (files("ops", "rotary"),),
     "layers/transformer_layers": (

@@ -427,9 +427,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("block_sparse", "keeps the maximum for the log-sum-exp", 'float("inf"), top + tl.log2(total))', 'float("inf"), top)'),
         ("block_sparse", "a row that sees nothing divides by 0", "    total = tl.where(blind, 1.0, total)\n", ""),
         ("block_sparse", "a slope's share of the row is not taken back", "        sums -= slope * (i - i0).to(WIDE)\n", "        sums -= 0.0\n"),
-        ("block_sparse", "the gradient of a slope by its sign alone", "pull += tl.sum(ds * distances(", "pull += tl.sum(ds * 0.0 + distances("),
+        ("block_sparse", "the gradient of a slope by its sign alone", "pull += tl.sum(p * dp * distances(", "pull += tl.sum(p * 0.0 + distances("),
         ("block_sparse", "keys are cut off too near", "reach = (2 * bound +", "reach = (-2 * bound +"),
-        ("block_sparse", "a soft cap has no slope of its own", "ds *= 1.0 - capped * capped\n            ds = ds.to(", "ds *= 1.0\n            ds = ds.to("),
+        ("block_sparse", "a soft cap has no slope of its own", "p_slope = p if cap is None else p * (1.0 - capped * capped)\n            dp", "p_slope = p\n            dp"),
         ("block_sparse", "every head reads the first head's lists", "listed_run(firsts + (b * heads + h) * list_rows,", "listed_run(firsts,"),
     ],
     "attention/native_sparse.py": [
@@ -552,6 +552,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("pooling", "the last place, not the last word", "at = (lengths - 1).clamp(min=0)", "at = torch.full_like(lengths, tokens.shape[1] - 1)"),
         ("pooling", "the largest among padding too", "x.masked_fill(~visible, -torch.inf).max(1)", "x.max(1)"),
         ("bottleneck", "looks at padding", "b=len(x)), x, pattern=Padding(lengths))", "b=len(x)), x)"),
+    ],
+    "ops/cuda_graph.py": [
+        ("memory pool", "one whose graphs are gone is used again", "if not self.graphs:  #", "if self.pool is None:  #"),
+        ("memory pool", "each graph has its own", "if not self.graphs:  #", "if True:  #"),
+        ("capture", "work is not warmed up", "for _ in range(WARMUPS):", "for _ in range(0):"),
     ],
     "attention/backends/packed.py": [
         ("packed", "causal although the pattern is not", '"causal": isinstance(recipe.pattern, And)', '"causal": True'),
@@ -969,7 +974,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "decode/text_generation.py": [
         ("writing", "begins anew behind all of the context", "list(text.recent)[-(self.limit // 2) :], 0", "list(text.recent), 0"),
-        ("writing", "reads its own last token twice", "                text.unread = [token]\n", "                text.unread = [token, token]\n"),
+        ("writing", "reads its own last token twice", "                text.unread = [ids[-1]]\n", "                text.unread = [ids[-1]] * 2\n"),
         ("writing", "a prompt is read without its last token", "RunningText(request, recent, list(recent))", "RunningText(request, recent, list(recent)[:-1] or list(recent))"),
         ("continuation", "the end of a line ends the text", "beams=replace(search.beams, eos=NO_EOS)", "beams=search.beams"),
         ("texts together", "a row sees what a longer text left behind its end", "visible = (j >= 0) & pattern.sees(zero, zero, newest[:, None], j.clamp_min(0))", "visible = pattern.sees(zero, zero, newest.max().expand_as(newest)[:, None], j.clamp_min(0))"),
@@ -979,6 +984,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("texts together", "what is read next is lost as rows grow", "self.tokens = pad(self.tokens, (0, rows - len(self.tokens)))", "self.tokens = torch.zeros(rows, dtype=torch.long, device=held.device)"),
         ("texts together", "keys of a window are written one behind the other", "at = (newest % slots)[:, None]", "at = newest.clamp_max(slots - 1)[:, None]"),
         ("texts together", "all samples have the seed of the first", "found = search.draw(some, [draw_number(texts[n]) for n in members])", "found = search.choose(some, rows)"),
+        ("steps ahead", "a row has read its newest token", "text.seen + len(text.unread) + len(ids) - 1", "text.seen + len(text.unread) + len(ids)"),
+        ("steps ahead", "what comes behind the end stays", "                    some = some[:at]\n", ""),
         ("steps ahead", "a captured step reads the token of its warm-up", "self.tokens.copy_(tokens_read)", "tokens_read.copy_(self.tokens)"),
     ],
     "decode/alignment.py": [

@@ -2,13 +2,14 @@
 
     python benchmarks/state.py               8,192 and 32,768 tokens, forwards and backwards; decoding to 131,072
     python benchmarks/state.py --sweep       first how the kernels cut their work, to choose from
+    python benchmarks/state.py --peers       the kernels beside dense attention and fla-core alone, of all kinds or some
 
 12 heads of 64, bfloat16, batch 1. Milliseconds are medians by the GPU's own clock, of calls that follow one another and
 of the same work captured in a CUDA graph, which does not wait for the processor; MiB are peak memory beyond the inputs.
 Dense is torch's fused causal softmax attention, which gives something else: a yardstick, not a peer. fla-core, where it
-can be imported, computes causal linear attention too (`chunk_linear_attn`, normalised). `off` is the largest of the
-relative errors, in norm, of the output and of every gradient, against plain torch in float64 at 2,048 tokens; `eager`
-the same of the definition in bfloat16.
+can be imported, computes each of them too, by its functions for training (`FLASH_LINEAR`); where it refuses, the row
+says why. `off` is the largest of the relative errors, in norm, of the output and of every gradient, against plain torch
+in float64 at 2,048 tokens; `eager` the same of the definition in bfloat16.
 
 Decoding: one token of a layer of width 768 after so many others, with a state and with a cache of keys and values; `ms`
 with the processor's launches, `cuda_graph_ms` without.
@@ -64,6 +65,16 @@ RECIPES = {
     "gated delta rule": Recipe(**PLAIN, gate=GatedDelta()),
     "KDA": Recipe(**PLAIN, gate=KimiDelta()),
 }
+FLASH_LINEAR = {  # module and function of fla-core
+    "causal linear": "linear_attn.chunk_linear_attn",
+    "retention": "retention.chunk_retention",
+    "scalar decay": "simple_gla.chunk_simple_gla",
+    "vector decay": "gla.chunk_gla",
+    "delta rule": "delta_rule.chunk_delta_rule",
+    "gated delta rule": "gated_delta_rule.chunk_gated_delta_rule",
+    "KDA": "kda.chunk_kda",
+}
+FLASH_GATES = {"log_decay": "g", "beta": "beta"}  # how fla-core calls what a gate wants
 Run = Callable[..., Tensor]  # of q, k, v and what the gate wants
 
 
@@ -97,22 +108,25 @@ def dense(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> Te
     return scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def flash_linear_attention(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> Tensor:
-    chunk_linear_attn = import_module("fla.ops.linear_attn").chunk_linear_attn
-    score = recipe.score
-    assert isinstance(score, Feature)
-    tokens_first = (x.transpose(1, 2) for x in (score.fold_q(q), score.fold_k(k), v))
-    return chunk_linear_attn(*tokens_first, scale=1.0, normalize=True)[0].transpose(1, 2)
+def flash_linear_attention(kind: str, recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> Tensor:
+    """The same by fla-core, which wants tokens before heads."""
+    module, name = FLASH_LINEAR[kind].split(".")
+    function = getattr(import_module(f"fla.ops.{module}"), name)
+    named = {FLASH_GATES[of]: x.transpose(1, 2) for of, x in zip(recipe.gate.values, gates, strict=True)}
+    if isinstance(recipe.score, Feature):
+        q, k, named = recipe.score.fold_q(q), recipe.score.fold_k(k), {"normalize": True}
+    return function(*(x.transpose(1, 2) for x in (q, k, v)), scale=1.0, **named)[0].transpose(1, 2)
 
 
-def implementations(recipe: Recipe) -> dict[str, Run]:
-    found: dict[str, Run] = {"regard, kernels": kernels, "regard, plain torch": chunks}
-    if not isinstance(recipe.gate, NoGate):
-        return found
-    if not find_spec("fla"):
+def implementations(kind: str, recipe: Recipe, *, peers: bool) -> dict[str, Run]:
+    found: dict[str, Run] = {"regard, kernels": kernels} | ({} if peers else {"regard, plain torch": chunks})
+    if isinstance(recipe.gate, NoGate):
+        found["dense, fused softmax"] = dense
+    if find_spec("fla"):
+        found["fla-core"] = partial(flash_linear_attention, kind)
+    elif isinstance(recipe.gate, NoGate):
         print("fla-core is not installed, and is left out")
-        return found | {"dense, fused softmax": dense}
-    return found | {"dense, fused softmax": dense, "fla-core": flash_linear_attention}
+    return found
 
 
 # --- measuring ---
@@ -129,6 +143,11 @@ def inputs(recipe: Recipe, tokens: int, dtype: torch.dtype = torch.bfloat16) -> 
     return [x.requires_grad_() for x in (*(x.bfloat16().to(dtype) for x in (q, k, v)), *gates)]
 
 
+def lay_tokens_first(x: Tensor) -> Tensor:
+    """In memory as fla-core wants it, so that it copies nothing."""
+    return x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+
+
 def forwards_and_backwards(run: Run, given: list[Tensor]) -> tuple[Tensor, ...]:
     out = run(*given)
     return out.detach(), *torch.autograd.grad(out, given, torch.ones_like(out))
@@ -140,20 +159,31 @@ def difference(recipe: Recipe, run: Run) -> float:
     return max(float((x - y.double()).norm() / x.norm()) for x, y in zip(exact, found, strict=True))
 
 
-def rows() -> Iterator[dict[str, Any]]:
-    for kind, recipe in RECIPES.items():
-        for name, run in implementations(recipe).items():
-            off = None if run is dense else difference(recipe, run)
-            for tokens in LENGTHS:
-                once = partial(forwards_and_backwards, partial(run, recipe), inputs(recipe, tokens))
-                row = {"kind": kind, "implementation": name, "tokens": tokens, "ms": milliseconds(once)}
-                if run is not chunks:  # thousands of launches
-                    row["cuda_graph_ms"] = cuda_graph_milliseconds(once)
-                row |= {"mib": mib(once), "off": off}
-                if run is kernels and recipe.gate.decay != "vector":  # which the definition forms feature by feature
-                    row["eager"] = difference(recipe, definition)
+def rows(kinds: list[str], *, peers: bool) -> Iterator[dict[str, Any]]:
+    for kind in kinds:
+        recipe = RECIPES[kind]
+        for name, run in implementations(kind, recipe, peers=peers).items():
+            row: dict[str, Any] = {"kind": kind, "implementation": name}
+            try:
+                off = None if run is dense else difference(recipe, run)
+            except Exception as error:  # one that refuses must not hide the others
+                row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
                 print(row, flush=True)
                 yield row
+                continue
+            for tokens in LENGTHS:
+                given = inputs(recipe, tokens)
+                if name == "fla-core":
+                    given = [lay_tokens_first(x) for x in given]
+                once = partial(forwards_and_backwards, partial(run, recipe), given)
+                found = row | {"tokens": tokens, "ms": milliseconds(once)}
+                if run is not chunks:  # thousands of launches
+                    found["cuda_graph_ms"] = cuda_graph_milliseconds(once)
+                found |= {"mib": mib(once), "off": off}
+                if run is kernels and recipe.gate.decay != "vector" and not peers:  # the definition goes by features
+                    found["eager"] = difference(recipe, definition)
+                print(found, flush=True)
+                yield found
 
 
 def decoding_rows() -> Iterator[dict[str, Any]]:
@@ -193,22 +223,32 @@ def sweep() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--peers", nargs="*", choices=[*RECIPES], metavar="KIND")
     args = parser.parse_args()
     q, _, v = inputs(RECIPES["causal linear"], 16)
     if why := triton_objections(q, v):
         raise SystemExit("; ".join(why))
     if args.sweep:
         sweep()
-    found = list(rows())
+    peers = args.peers is not None
+    kinds = args.peers or [*RECIPES]
+    found = list(rows(kinds, peers=peers))
     best = {
         (row["kind"], row["implementation"], row["tokens"]): row["cuda_graph_ms"]
         for row in found
-        if "cuda_graph_ms" in row
+        if row.get("cuda_graph_ms")
     }
-    for tokens, kind in product(LENGTHS, RECIPES):
-        ratio = best["causal linear", "dense, fused softmax", tokens] / best[kind, "regard, kernels", tokens]
-        print(f"{kind}, {tokens:,} tokens: {ratio:.2f} times the speed of dense attention")
-    print(write("state", "python benchmarks/state.py", found, decoding=list(decoding_rows())))
+    for tokens, kind in product(LENGTHS, kinds):
+        others = {"dense attention": ("causal linear", "dense, fused softmax"), "fla-core": (kind, "fla-core")}
+        for other, (of, how) in others.items():
+            if (of, how, tokens) in best and (kind, "regard, kernels", tokens) in best:
+                ratio = best[of, how, tokens] / best[kind, "regard, kernels", tokens]
+                print(f"{kind}, {tokens:,} tokens: {ratio:.2f} times the speed of {other}")
+    if peers:
+        command = " ".join(["python benchmarks/state.py --peers", *map(repr, args.peers)])
+        print(write("state-peers", command, found))
+    else:
+        print(write("state", "python benchmarks/state.py", found, decoding=list(decoding_rows())))
 
 
 if __name__ == "__main__":

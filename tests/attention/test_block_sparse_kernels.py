@@ -1,6 +1,6 @@
 """Block-sparse kernels against the definition, forward and backward, for every kind of tile."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -194,6 +194,12 @@ def kernel_cases() -> dict[str, float]:
             want = forward_and_backward(defined(pattern, start, score=SoftCap(cap)), *given)
             tiled = ours(pattern, start, SparseTileShapes(shape, other, shape), cap=cap)
             differences[f"{name}, capped"] = furthest(want, forward_and_backward(tiled, *given))
+            # the parts of dq added in memory, by the kernel of dk and dv
+            sink = SinkSoftmax.of(torch.randn(2, dtype=torch.double))
+            once = SparseTileShapes(shape, other, shape, replace(other, bulk=False))
+            want = forward_and_backward(defined(pattern, start, sink, score=SoftCap(cap)), *given)
+            tiled = ours(pattern, start, once, cap=cap, sinks=sink.sinks)
+            differences[f"{name}, capped, at once"] = furthest(want, forward_and_backward(tiled, *given))
         if name == "a sentence without a word":
             assert all(not x[0].any() for x in got), "a row that sees nothing gives 0 and gradient 0"
     shape = SparseTileShape(16, 16, 4, 1)
@@ -233,7 +239,7 @@ def kernel_cases() -> dict[str, float]:
         *(f"{name}, dropping" for name in (*DROPPING, "gradcheck")),
         *(f"{name}, {what} sinks" for name in SINKING for what in ("with", "of")),
         *(f"{name}, {what}" for name in SLOPING for what in ("sloping", "of slopes")),
-        *(f"{name}, capped" for name in CAPPING),
+        *(f"{name}, capped{how}" for name in CAPPING for how in ("", ", at once")),
     ],
 )
 def test_the_kernels_interpreted_agree_with_the_definition(case, interpreted):
@@ -251,7 +257,9 @@ def test_half_precision_interpreted_is_as_good_as_plain_torch(interpreted):
 
 
 @cache
-def made(kernel: str, kind: str, cut: int = 0, *, sloped: bool = False, capped: bool = False) -> Any:
+def made(
+    kernel: str, kind: str, cut: int = 0, *, sloped: bool = False, capped: bool = False, at_once: bool = False
+) -> Any:
     """A kernel compiled for a Hopper, which needs no GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
     import triton.language as tl
@@ -265,6 +273,7 @@ def made(kernel: str, kind: str, cut: int = 0, *, sloped: bool = False, capped: 
     given |= {"AHEAD": kind == "lists"} | dict.fromkeys(() if sloped else ("slopes", "farthest", "of_slopes"))
     given |= {"APPROXIMATE": 1} | ({} if capped else {"cap": None})
     given |= {"BOUNDED": capped and not sloped} if kernel == "forward_kernel" else {}
+    given |= {"STATS": at_once} | ({} if at_once else {"q_sums": None}) if kernel == "dkv_kernel" else {}
     given |= {"share": 1} if kind != "lists" else {}
     given |= dict.fromkeys(("firsts", "columns", "kinds", "masks") if kind != "lists" else ())
     given |= dict.fromkeys(("q_names", "k_names", "reach") if kind != "texts" else ())
@@ -277,6 +286,8 @@ def made(kernel: str, kind: str, cut: int = 0, *, sloped: bool = False, capped: 
     if kind == "band":
         loaded = ("q", "upstream") if kernel == "dkv_kernel" else ("k", "v")
         types |= dict.fromkeys(loaded, "tensordesc<bf16[1, 1, 64, 64]>")
+    if at_once:
+        types |= dict.fromkeys(("lse", "delta"), "tensordesc<fp32[64]>") | {"q_sums": "tensordesc<fp32[64, 64]>"}
     aligned = [name for name in function.arg_names if types.get(name, "*i")[0] == "*"]
     return compile_for_hopper(function, given, types, aligned, num_warps=4, num_stages=2)
 
@@ -306,6 +317,24 @@ def test_without_dropout_nothing_of_it_is_compiled(kernel):
     dropping = made(kernel, "band", 2**20).asm["ptx"]
     assert hashing in dropping
     assert dropping.count("wgmma.mma_async") == made(kernel, "band").asm["ptx"].count("wgmma.mma_async")
+
+
+def test_parts_of_dq_are_added_by_the_copy_engine():
+    ptx = made("dkv_kernel", "band", capped=True, at_once=True).asm["ptx"]
+    assert "cp.reduce.async.bulk.tensor" in ptx
+    assert "cp.reduce" not in made("dkv_kernel", "band", capped=True).asm["ptx"]
+
+
+def test_deterministic_algorithms_add_nothing_in_any_order():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from regard.attention.kernels.block_sparse import SparseTileShapes
+
+    assert SparseTileShapes.of(64, torch.bfloat16, capped=True).both
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        assert SparseTileShapes.of(64, torch.bfloat16, capped=True).both is None
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
 
 
 @pytest.mark.parametrize(

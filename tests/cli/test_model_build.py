@@ -178,16 +178,23 @@ def test_a_sentence_of_a_test_set_is_excluded_in_all_languages_of_that_set():
     assert figures["removed"] == {"test overlap": 1}
 
 
-def test_a_teacher_of_several_directions_is_told_the_language_and_distilled(recipes):
+def test_a_teacher_of_several_directions_is_given_the_language_and_distilled(recipes):
     both = RECIPE.format("en-fr").replace('["en-fr"]', '["en-fr", "fr-en"]') + TINY.format("teacher", 1)
     Path("both.toml").write_text(both)
     student = recipes.read_text().replace('recipe = "fr-en.toml"', "").replace("enabled = true", "enabled = false", 1)
-    recipes.write_text(student.replace("best_of = 2", 'recipe = "both.toml"'))
-    changes = ["--set", "measure.scratch=false", "--set", "text.kind=bpe", "--set", "text.vocab_size=400"]
+    student = student.replace(TINY.format("teacher", 1), "").replace("best_of = 2", 'recipe = "both.toml"')
+    recipes.write_text(student + "sentences = 30\n")
+    lines = ("measure.scratch=false", "text.kind=bpe", "text.vocab_size=400", "teacher.train.steps=41")
+    changes = [word for line in lines for word in ("--set", line)]
     assert_done(regard("models", "build", recipes, "--out", "models", "--device", "cpu", *changes))
     measured = json.loads(Path("models/en-fr/measurements.json").read_bytes())
-    assert measured["results"]["dev"].keys() >= {"teacher of both", "teacher", "student"}
+    assert measured["results"]["dev"].keys() - {"int8"} == {
+        "teacher of both",
+        "student",
+    }  # it has no teacher of its own
+    assert "steps = 41" in Path("models/both/teacher.toml").read_text()
     assert measured["synthetic"][0]["by"] == "the teacher of both"
+    assert measured["synthetic"][0]["read"] == 30
     assert Translator.load("models/both/teacher").target_languages == ("fr", "en")
     first = next(read_pairs("models/both/valid.tsv"))
     assert first.source.startswith(">>fr<< ")

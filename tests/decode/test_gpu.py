@@ -91,3 +91,20 @@ def test_a_language_model_s_captured_step_says_what_the_cpu_says(name, search):
             for one, other in zip(text, expected, strict=True)
         )
         assert same > 0.9 * 9 * 150  # of two tokens that are as probable either may come
+
+
+def test_more_texts_than_were_captured_are_captured_anew():
+    """The graphs of one text, and with them their memory pool, are gone once a batch needs more rows or slots."""
+    torch.manual_seed(5)
+    made = writer_of("full").float()
+    ready = prepare(made.cuda())
+    for count, tokens in ((1, 40), (9, 40), (2, 150), (9, 150)):
+        prompts = [request.prompt for request in requests(count)]
+        found = generate_all(ready, prompts, Greedy(), tokens=tokens)
+        wanted = generate_all(made, prompts, Greedy(), tokens=tokens)
+        same = sum(
+            one.id == other.id
+            for text, expected in zip(found, wanted, strict=True)
+            for one, other in zip(text, expected, strict=True)
+        )
+        assert same > 0.9 * count * tokens

@@ -23,8 +23,9 @@ from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import typer
@@ -73,6 +74,7 @@ from regard.tasks.translation.task import (
 )
 from regard.training.config import TrainSettings
 
+T = TypeVar("T")
 SYNTHETIC_RULES = CleaningRules(language=False, min_letters=0.0)  # what a model wrote may repeat itself, or run away
 SHARED_TABLES = ("data", "text", "teacher", "measure")  # whose changes hold for other recipes' teachers, too
 
@@ -129,6 +131,7 @@ class SynthesisSettings(SettingsTable):
         enabled: whether this stage, and what learns from it, takes place.
         recipe: a recipe beside this one whose teacher translates; of a distillation left out, it is this one's.
         texts: corpora, as europarl@en-de, whose sentences in the language that is read are translated as well.
+        sentences: of each corpus at most so many are translated; 0 takes all.
         beam: beam width; 1 is greedy search.
         length_penalty: as of `regard translate`.
         best_of: of so many best the one most like the reference is taken.
@@ -136,11 +139,15 @@ class SynthesisSettings(SettingsTable):
         originals: train on the pairs of the corpora, too.
     """
 
-    ranges: ClassVar[Ranges] = {"beam": AT_LEAST_1, "best_of": AT_LEAST_1, "length_penalty": AT_LEAST_0}
+    ranges: ClassVar[Ranges] = {
+        **dict.fromkeys(("beam", "best_of"), AT_LEAST_1),
+        **dict.fromkeys(("sentences", "length_penalty"), AT_LEAST_0),
+    }
 
     enabled: bool = False
     recipe: str = ""
     texts: tuple[str, ...] = ()
+    sentences: int = 0
     beam: int = 4
     length_penalty: float = 1.0
     best_of: int = 1
@@ -212,10 +219,14 @@ class BuildRecipe:
 
     @staticmethod
     def load(path: Path, changes: Mapping[str, str] = {}) -> "BuildRecipe":
-        """A file, some of whose lines are changed: table.key, or table.model.key."""
+        """A file, some of whose lines are changed: table.key, or table.model.key. Where it distils another recipe's
+        teacher, lines of a teacher are changed there."""
         tables = read_tables(path)
+        elsewhere = "teacher" not in tables and bool(tables.get("distillation", {}).get("recipe"))
         for name, value in changes.items():
             *within, key = name.split(".")
+            if elsewhere and within[:1] == ["teacher"]:
+                continue
             place: Any = tables
             for one in within:
                 place = place.setdefault(one, {})
@@ -383,15 +394,14 @@ class ModelBuild:
         teachers = self.make_teachers()
         if self.recipe.student is None:
             return None
-        students = ["student"]
-        if self.recipe.measure.scratch and self.recipe.distillation.enabled:
-            self.train("student-scratch", self.recipe.student, self.mixture())
-            students.insert(0, "student-scratch")
-        pairs = self.mixture()
+        students, pairs = ["student"], self.mixture()
         if self.recipe.distillation.enabled:
             self.distil(self.better_teacher(teachers))
             pairs = self.mixture("distilled") if self.recipe.distillation.originals else ["distilled/pairs"]
         self.train("student", self.recipe.student, pairs)
+        if self.recipe.measure.scratch and self.recipe.distillation.enabled:
+            self.train("student-scratch", self.recipe.student, self.mixture())
+            students.insert(0, "student-scratch")
         return self.write_card([*teachers, *students])
 
     def make_teachers(self) -> list[str]:
@@ -575,7 +585,7 @@ class ModelBuild:
 
         def sentences() -> Iterator[SentencePair]:
             known = {pair.target for source, _, _ in self.corpora for pair in source.read(str)}
-            yield from (SentencePair("", text) for text in self.monolingual(table.texts, self.languages[1], known))
+            yield from (SentencePair("", text) for text in self.monolingual(table, self.languages[1], known))
 
         self.synthesize("back-translated", table, sentences(), (reverse, "teacher"), to=self.languages[0])
 
@@ -586,26 +596,20 @@ class ModelBuild:
         def sentences() -> Iterator[SentencePair]:
             seen: set[str] = set()
             for source, _, _ in self.corpora:
-                for pair in source.read(str):
-                    if pair.source not in seen:
-                        seen.add(pair.source)
-                        yield pair
-            yield from (SentencePair(text, "") for text in self.monolingual(table.texts, self.languages[0], seen))
+                yield from first_unseen(source.read(str), attrgetter("source"), seen, table.sentences)
+            yield from (SentencePair(text, "") for text in self.monolingual(table, self.languages[0], seen))
 
         self.synthesize("distilled", table, sentences(), teacher, to=self.languages[1])
 
-    def monolingual(self, words: Sequence[str], language: str, seen: set[str]) -> Iterator[str]:
-        """The sentences of corpora in a language that are not seen yet."""
-        for word in words:
+    def monolingual(self, table: SynthesisSettings, language: str, seen: set[str]) -> Iterator[str]:
+        """The sentences of further corpora in a language that are not seen yet."""
+        for word in table.texts:
             source, _ = self.clean(word, self.languages)
             if language not in source.languages:
                 raise ValueError(f"texts: {word} has no {language}; write one that has, as in europarl@en-de")
             side = source.languages.index(language)
-            for pair in source.read(str):
-                text = (pair.source, pair.target)[side]
-                if text not in seen:
-                    seen.add(text)
-                    yield text
+            texts = ((pair.source, pair.target)[side] for pair in source.read(str))
+            yield from first_unseen(texts, str, seen, table.sentences)
 
     def synthesize(
         self,
@@ -769,6 +773,23 @@ def swap_source(source: PairSource) -> PairSource:
         languages=source.languages[::-1],
         read=lambda on_empty: (pair.swapped() for pair in source.read(on_empty)),
     )
+
+
+def first_unseen(items: Iterable[T], text: Callable[[T], str], seen: set[str], most: int) -> Iterator[T]:
+    """The first items whose text was not seen before, at most so many; 0 takes all. Their texts are seen from then on.
+
+    Examples:
+        >>> list(first_unseen(["a", "b", "a", "c", "d"], str, {"b"}, 2))
+        ['a', 'c']
+    """
+
+    def new() -> Iterator[T]:
+        for item in items:
+            if (key := text(item)) not in seen:
+                seen.add(key)
+                yield item
+
+    return islice(new(), most or None)
 
 
 def enough_pairs(sources: Sequence[PairSource]) -> bool:

@@ -44,8 +44,15 @@ class PartialHypothesis:
         return self.request.prefix[step] if step < len(self.request.prefix) else None
 
     def extend(self, token: int, score: float) -> "PartialHypothesis":
+        return self.extend_by((token,), (score,))
+
+    def extend_by(self, tokens: Sequence[int], scores: Sequence[float]) -> "PartialHypothesis":
+        """By several tokens at once: one copy of those before them."""
+        total = self.total
+        for score in scores:  # not sum(), which rounds otherwise from Python 3.12 on
+            total += score
         return PartialHypothesis(
-            self.request, self.sample_index, (*self.tokens, token), (*self.scores, score), self.total + score
+            self.request, self.sample_index, (*self.tokens, *tokens), (*self.scores, *scores), total
         )
 
     def finish(self, end: float, score: float) -> Hypothesis:

@@ -611,15 +611,17 @@ class ContinuousGeneration:
         """Every text with its next tokens; what is finished leaves, and what has read its context begins anew."""
         tokens, finished, anew = dict[int, tuple[GeneratedToken, ...]](), list[int](), list[RunningText]()
         for text, some, alternatives in zip(self.texts, chosen, best, strict=True):
-            index, found, over = text.request.index, list[GeneratedToken](), False
-            for token, value in some:
+            index, over = text.request.index, False
+            for at, (token, value) in enumerate(some):
                 if over := value == -torch.inf or token in self.constraints.stop:
+                    some = some[:at]
                     break
-                found.append(GeneratedToken(token, value, alternatives))
-                text.row, text.seen = text.row.extend(token, value), text.seen + len(text.unread)
-                text.recent.append(token)
-                text.unread = [token]
-            tokens[index] = tuple(found)
+            tokens[index] = tuple([GeneratedToken(*one, alternatives) for one in some])
+            if some:
+                ids, values = zip(*some, strict=True)
+                text.row, text.seen = text.row.extend_by(ids, values), text.seen + len(text.unread) + len(ids) - 1
+                text.recent.extend(ids)
+                text.unread = [ids[-1]]
             if over or len(text.row.tokens) == text.request.tokens:
                 finished.append(index)
             elif self.limit is not None and text.seen >= self.limit:

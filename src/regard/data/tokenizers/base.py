@@ -314,7 +314,7 @@ class Tokenizer(ABC):
     def save(self, path: str | Path) -> None:
         """A JSON file; `load_tokenizer` reads it."""
         saved = {"format": FORMAT, "kind": self.kind, "normal": asdict(self.normalizer), **self.to_dict()}
-        write_text_atomic(path, json.dumps(saved, ensure_ascii=False, indent=1) + "\n")
+        write_text_atomic(path, json.dumps(saved, ensure_ascii=False) + "\n")
 
     def validate_ids(self, ids: Iterable[SupportsInt]) -> list[int]:
         """The ids as integers; an id outside the vocabulary is an error."""
