@@ -506,8 +506,24 @@ class LogBuckets(Relation):
 # --- learned by bucket ---
 
 
+class RelationPosition(ScorePosition):
+    """Abstract: learned numbers that are read by the relation of two positions."""
+
+    relation: Relation
+
+    @property
+    def batches(self):
+        return self.relation.batches
+
+    def with_tree(self, tree):
+        """The same numbers read through another relation: a shallow copy, so the parameters are shared."""
+        other = copy(self)
+        other.relation = self.relation.with_tree(tree)
+        return other
+
+
 @dataclass(eq=False)
-class RelativeBias(nn.Module, Bias):
+class RelativeBias(nn.Module, RelationPosition, Bias):
     """One learned number per head and relation: with LogBuckets, T5 (Raffel et al. 2020).
 
     Examples:
@@ -531,19 +547,12 @@ class RelativeBias(nn.Module, Bias):
         wrong = f"{self} has numbers for {self.heads} heads, not {heads}"
         return wrong if heads != self.heads else self.relation.shape_error(length)
 
-    @property
-    def batches(self):
-        return self.relation.batches
-
     def bias(self, b, h, i, j):
         return self.weight[h, self.relation.bucket(b, i, j)]
 
-    def with_tree(self, tree):
-        return with_relation(self, self.relation.with_tree(tree))
-
 
 @dataclass(eq=False)
-class RelativeVectors(nn.Module, ScorePosition):
+class RelativeVectors(nn.Module, RelationPosition):
     """One learned key and value per relation: with Clipped, Shaw et al. 2018.
 
     e_ij = q_i · (k_j + a^K_ij)  (eq. 4)   and   z_i = Σ_j α_ij (v_j + a^V_ij)  (eq. 3), the query scaled as the
@@ -571,10 +580,6 @@ class RelativeVectors(nn.Module, ScorePosition):
         wrong = f"{self} adds to heads of width {self.head}, not {head}"
         return wrong if head != self.head else self.relation.shape_error(length)
 
-    @property
-    def batches(self):
-        return self.relation.batches
-
     def score_term(self, q, b, h, i, j):
         per_relation = einsum(q, self.keys, "b h i d, r d -> b h i r")
         relation = self.relation.bucket(b, i, j)
@@ -586,16 +591,6 @@ class RelativeVectors(nn.Module, ScorePosition):
             -1, relation, weights
         )
         return einsum(by_relation, self.values, "b h i r, r e -> b h i e")
-
-    def with_tree(self, tree):
-        return with_relation(self, self.relation.with_tree(tree))
-
-
-def with_relation(scheme: RelativeBias | RelativeVectors, relation: Relation) -> RelativeBias | RelativeVectors:
-    """The same learned numbers read through another relation: a shallow copy, so the parameters are shared."""
-    other = copy(scheme)
-    other.relation = relation
-    return other
 
 
 # --- positions counted by the content ---
