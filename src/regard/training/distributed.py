@@ -85,7 +85,7 @@ class ProcessGroup:
         self.any(flag=False)
 
     def any(self, *, flag: bool) -> bool:
-        """Whether any process says so; all are told."""
+        """Whether any process says so; all get the answer."""
         return flag if self.size == 1 else self.sum(int(flag)) > 0
 
     def sum(self, number: int) -> int:

@@ -372,7 +372,7 @@ class SpeechTask(HuggingFaceTask):
     task = SPEECH
     task_model = SpeechTaskModel
     inputs = InputSpec("a sound, a .wav file", "audio", "a sound", ("target", "beam"))
-    beam = 1  # as transformers decodes, unless it is told otherwise
+    beam = 1  # as transformers decodes by default
 
     def example_input(self, task_model):
         return TaskInput(EXAMPLE_SOUND)
