@@ -599,7 +599,7 @@ def used_tokenizers(task_model: PretrainedModel) -> dict[str, Tokenizer]:
 
 
 def text_tokenizer(task_model: PretrainedModel, tokenizer: Tokenizer) -> library.Tokenizer:
-    """tokenizer.json of one of them. What ends a source an engine itself adds, a request how a target begins."""
+    """tokenizer.json of one of them. An engine itself adds what ends a source; a request says how a target begins."""
     if isinstance(task_model, Translator):
         return export_tokenizer(tokenizer, before=tokenizer.first_ids if tokenizer is task_model.source else ())
     before, after = frame_ids(task_model, tokenizer)
