@@ -34,13 +34,12 @@ from regard.tasks.language_modeling.task import LanguageModelingSettings, TextGe
 from regard.tasks.sequence_classification.task import ClassificationSettings, TextClassifier
 from regard.tasks.tagging.task import Tagger, TaggingSettings
 from regard.tasks.vqa.task import ImageQuestion, QuestionAnswerer, VQASettings
+from regard.training.checkpoint import Progress
 from regard.training.config import TrainingJob, make_train_config
 from regard.training.corpus import Corpus
-from regard.training.cuda_graph import CapturedBackward, no_batches
 from regard.training.loop import make_backward, one_step, parameter_groups
 from regard.training.numerics import use_deterministic
-from regard.training.run_folder import Progress
-from regard.training.step import LossScaleState
+from regard.training.step import CapturedBackward, LossScaleState, no_batches
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 SEEN = 8  # the step whose losses are compared

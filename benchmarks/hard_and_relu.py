@@ -168,26 +168,25 @@ def off_log_p(device: str, tokens: int) -> float:
 
 def kernel(name: str, shape: tuple[int, ...], tokens: int) -> Callable[[], Any]:
     """One kernel alone, with tiles of this shape."""
-    from regard.attention.kernels import elementwise as elementwise_kernels
-    from regard.attention.kernels import hard as chosen
+    from regard.attention.kernels import tiles
 
-    (q, k, v), cut = (x.detach() for x in numbers("cuda", tokens)), elementwise_kernels.TileShape(*shape)
+    (q, k, v), cut = (x.detach() for x in numbers("cuda", tokens)), tiles.TileShape(*shape)
     if name.startswith("relu"):
-        engine = elementwise_kernels.TritonElementwise(ReLU(), Interval(), 0)
+        engine = tiles.TritonElementwise(ReLU(), Interval(), 0)
         out = [torch.empty_like(q) for _ in range(3)]
         match name:
             case "relu out":
-                return lambda: engine.run(elementwise_kernels.row_out, cut, tokens, q, k, v, out[0])
+                return lambda: engine.run(tiles.row_out, cut, tokens, q, k, v, out[0])
             case "relu dq":
-                return lambda: engine.run(elementwise_kernels.row_dq, cut, tokens, q, k, v, v, out[0])
+                return lambda: engine.run(tiles.row_dq, cut, tokens, q, k, v, v, out[0])
             case _:
-                return lambda: engine.run(elementwise_kernels.row_dkv, cut, tokens, q, k, v, v, out[0], out[1])
+                return lambda: engine.run(tiles.row_dkv, cut, tokens, q, k, v, v, out[0], out[1])
     seed = torch.tensor(1, device="cuda")
-    drawing = chosen.TritonHard(Interval(), 0, seed, replace(chosen.HardTileShapes(), choose=cut, dq=cut, dk=cut))
+    drawing = tiles.TritonHard(Interval(), 0, seed, replace(tiles.HardTileShapes(), choose=cut, dq=cut, dk=cut))
     if name == "hard choose":
         return lambda: drawing.choose(q, k, v)
     key, rows = torch.zeros(q.shape[:3], dtype=torch.int32, device="cuda"), torch.ones(q.shape[:3], device="cuda")
-    one = chosen.row_dq if name == "hard dq" else chosen.row_dk
+    one = tiles.log_p_dq if name == "hard dq" else tiles.log_p_dk
     out = torch.empty_like(q)
     return lambda: drawing.run(one, cut, tokens, q, k, key, rows, rows, out, D=q.shape[3], DP=q.shape[3])
 

@@ -83,7 +83,10 @@ SUITES: dict[str, Stages] = {
     "ops/cuda_graph": (files("ops", "cuda_graph"),),
     "ops/rms_norm_triton": (files("ops", "rms_norm"),),
     "ops/rotary_triton": (files("ops", "rotary"),),
-    "layers/sublayers": (files("layers", "residual"), files("ops", "dropout_add_layernorm")),
+    "layers/transformer_layers": (
+        files("layers", "residual"),
+        [*files("models", "transformer"), *files("ops", "dropout_add_layernorm")],
+    ),
     "ops/dropout_triton": (files("ops", "dropout_add_layernorm", "embedding_dropout"),),
     "ops/linear_triton": (files("ops", "fused_qkv_linear", "linear_cross_entropy", "rdrop_loss"),),
     "layers/": (
@@ -113,10 +116,9 @@ SUITES: dict[str, Stages] = {
     "tasks/own_parts": (files("tasks", "own_parts"), files("cli", "own_parts")),
     "cli/train": (files("cli", "own_parts"), files("cli", "dry_run")),
     "tasks/sequence_classification/task": (files("tasks", "gradient_noise", "hard_attention_loss"),),
-    "training/checkpoint": (files("training", "step", "loop", "run"), files("training", "resume")),
+    "training/checkpoint": (files("training", "step", "loop", "run"), files("training", "run_folder", "resume")),
     "training/distributed": (files("training", "distributed"),),
     "training/numerics": (files("training", "master_weights"), files("ops", "flat_adamw")),
-    "training/run_folder": (files("training", "run_folder"), files("training", "loop", "resume")),
     "data/documents": (files("data", "documents"), files("decode", "document_translation")),
     "decode/": (
         files("decode", "constraints", "alignment", "stepwise", "beam", "invariance", "topk_logprobs", "generation"),
@@ -159,8 +161,7 @@ NAMED = {
     "decode/search": "beam",
     "decode/topk": "topk_logprobs",
     "layers/embedding": "residual",
-    "layers/sublayers": "residual",
-    "models/transformer_layers": "transformer",
+    "layers/transformer_layers": "residual",
     "see/plots/charts": "latent_plane",
     "see/plots/recipe_views": "position_views",
     "see/plots/layout": "image_overlay",
@@ -172,7 +173,6 @@ NAMED = {
     "serve/trace_cache": "corpora",
     "training/config": "run",
     "training/loop": "step",
-    "training/cuda_graph": "master_weights",
 }
 # all parameters of a test, of which the short form of the suite has a sample
 OPTIONS = [
@@ -262,7 +262,7 @@ def recorded_rows() -> tuple[dict[Mutant, dict], dict]:
 def chosen(parts: Sequence[str]) -> list[Mutant]:
     """The mutants of these parts and files; all of them if none is named, and then no part may be missing."""
     from regard.attention.backends import BACKENDS
-    from regard.attention.serialize import PARTS
+    from regard.attention.parts import PARTS
 
     others = ["And", "Or", "Not", "Padding", "Documents", "Edges", "MultiHeadAttention"]
     others += ["DependencyTree", "Linformer", "PackedSequences"]

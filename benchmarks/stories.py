@@ -34,9 +34,9 @@ from regard.data.batching import collate
 from regard.data.parallel import SentencePair
 from regard.decode import Greedy
 from regard.decode.translation import translate_texts
+from regard.layers.transformer_layers import EncoderLayer
 from regard.models.config import ModelConfig
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import EncoderLayer
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.tasks.translation.metrics import bleu, exact_match

@@ -33,7 +33,7 @@ from regard.ops import (
 from regard.ops.dropout_triton import ResidualInputs
 from regard.ops.linear_triton import RowLaunch, cross_entropy_rows
 from regard.training.config import TrainSettings
-from regard.training.corpus import PackedCorpus
+from regard.training.packed_corpus import PackedCorpus
 from regard.training.step import gradient_norm
 from timing import Work, cuda_graph_milliseconds
 from training_speed import SIDE, WORDS, say

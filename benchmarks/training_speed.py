@@ -33,12 +33,12 @@ from regard.data.tokenizers.base import PAD
 from regard.models.config import ModelConfig, build_model
 from regard.models.transformer import Transformer
 from regard.tasks.seq2seq import LabelSmoothingLoss
+from regard.training.checkpoint import Progress
 from regard.training.config import TrainConfig, TrainSettings
-from regard.training.corpus import PackedCorpus
 from regard.training.loop import make_backward, make_captured_step, make_optimiser, one_step, parameter_groups
 from regard.training.numerics import use_deterministic
+from regard.training.packed_corpus import PackedCorpus
 from regard.training.run import flops, measure_matmul_flops
-from regard.training.run_folder import Progress
 from regard.training.step import ConstantSchedule, LossScaleState
 from training_variants import BASE, SMOOTHING, TINY, TrainingVariant, sentences, variants
 

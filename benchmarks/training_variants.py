@@ -19,7 +19,8 @@ from regard.models.transformer import Transformer
 from regard.ops import dispatch
 from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.training.config import Loss, TrainingData, TrainSettings
-from regard.training.corpus import Corpus, PackedCorpus
+from regard.training.corpus import Corpus
+from regard.training.packed_corpus import PackedCorpus
 
 SMOOTHING = 0.1
 BASE = replace(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from regard.attention.serialize import PARTS
+from regard.attention.parts import PARTS
 from regard.cli import app
 
 ROOT = Path(__file__).parent.parent

@@ -57,7 +57,7 @@ LOCKS = """
 from pathlib import Path
 from regard.data.files import open_atomic, write_text_atomic
 from regard.training.checkpoint import sync
-from regard.training.run_folder import lock_folder
+from regard.training.checkpoint import lock_folder
 from regard.cli.train import graceful_stop
 
 folder = Path({folder!r})

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.attention.learned_parts import find_own_parts
+from regard.attention.parts import find_own_parts
 from regard.cli.options import Split, resolve_device, with_progress
 from regard.cli.runs import read_examples
 from regard.cli.train import TrainRequest, resolve_task, train_run

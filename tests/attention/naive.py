@@ -8,7 +8,7 @@ from math import ceil, floor, log, pi, sqrt
 import torch
 from torch import Tensor
 
-from regard.attention import relative_position as relative
+from regard.attention import position_variants as relative
 from regard.attention import softmax_variants as variants
 from regard.attention.batch_patterns import Documents, Edges, Padding
 from regard.attention.normaliser import (

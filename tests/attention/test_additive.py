@@ -17,11 +17,11 @@ from regard.attention.backends.additive import QueryVisibility, TorchAdditive, a
 from regard.attention.batch_patterns import Padding
 from regard.attention.functional import attend
 from regard.attention.normaliser import AttentionDropout, Softmax
+from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
+from regard.attention.position_variants import Alibi
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive
-from regard.attention.serialize import parse_part
 from tests.attention.accuracy import LargestTensor, PeakMemory, assert_as_accurate
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
 

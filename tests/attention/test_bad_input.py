@@ -9,16 +9,23 @@ from torch import Tensor
 from regard import MultiHeadAttention, Recipe, attend, explain
 from regard.attention.batch_patterns import Documents, Edges, PackedSequences, Padding
 from regard.attention.catalogue import get_recipe
-from regard.attention.dependency_tree import DependencyTree
 from regard.attention.latent import Linformer
 from regard.attention.layer_options import LayerOptions
 from regard.attention.normaliser import AttentionDropout
+from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
-from regard.attention.position_variants import Learned, Sinusoidal
-from regard.attention.relative_position import Alibi, Clipped, RelativeBias, RelativeVectors, TreePath
+from regard.attention.position_variants import (
+    Alibi,
+    Clipped,
+    DependencyTree,
+    Learned,
+    RelativeBias,
+    RelativeVectors,
+    Sinusoidal,
+    TreePath,
+)
 from regard.attention.score import Additive, Bilinear, Feature
-from regard.attention.serialize import parse_part
 from regard.attention.softmax_variants import Hard, TopK
 from regard.attention.sparse_patterns import Block, Strided
 

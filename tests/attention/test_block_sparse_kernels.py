@@ -16,8 +16,8 @@ from regard.attention.batch_patterns import Documents, PackedSequences, Padding
 from regard.attention.functional import attend, explain, steps
 from regard.attention.normaliser import Normaliser, Softmax
 from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
+from regard.attention.position_variants import LinearBias
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import LinearBias
 from regard.attention.scaled_score import SoftCap
 from regard.attention.score import Cosine
 from regard.attention.softmax_variants import SinkSoftmax

@@ -12,16 +12,22 @@ from regard.attention.backends import flex
 from regard.attention.batch_patterns import Documents, Padding
 from regard.attention.block_map import FULL, MIXED
 from regard.attention.catalogue import RecipeSizes, get_recipe
-from regard.attention.dependency_tree import DependencyTree
 from regard.attention.functional import attend, steps
 from regard.attention.normaliser import AttentionDropout, Proportional, ReLU
+from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal
 from regard.attention.position import NoPosition, Rotary
-from regard.attention.position_variants import Learned, TreeDepth
+from regard.attention.position_variants import (
+    Alibi,
+    Clipped,
+    DependencyTree,
+    Learned,
+    LogBuckets,
+    RelativeBias,
+    TreeDepth,
+)
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias
 from regard.attention.score import Cosine, Dot, Feature
-from regard.attention.serialize import parse_part
 from regard.attention.softmax_variants import Sampled, StraightThrough, reinforce
 from regard.attention.sparse_patterns import Block
 from tests.attention.patterns import dense

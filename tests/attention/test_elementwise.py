@@ -15,11 +15,11 @@ from regard.attention.backends.tiles import Interval, ScoreTiles
 from regard.attention.batch_patterns import Documents, Edges, Padding
 from regard.attention.functional import attend
 from regard.attention.normaliser import Normaliser, ReLU, Sigmoid, Softmax
+from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal, Full, Pattern, Positions, StrictCausal, Window
+from regard.attention.position_variants import Alibi
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive, Dot
-from regard.attention.serialize import parse_part
 from regard.attention.sparse_patterns import Random, Strided
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.qkv import QKV, cast_leaves, random_qkv
@@ -216,7 +216,7 @@ CASES = {
 
 def kernel_cases() -> dict[str, float]:
     """The largest relative difference between kernels and tiles, for each case."""
-    from regard.attention.kernels.elementwise import ElementwiseTileShapes, TileShape, TritonElementwise
+    from regard.attention.kernels.tiles import ElementwiseTileShapes, TileShape, TritonElementwise
 
     differences, shape = {}, TileShape(16, 16, 1, 1)
     for name, (normaliser, pattern, start) in CASES.items():
@@ -244,7 +244,7 @@ def test_the_kernels_interpreted_agree_with_the_tiles(case, interpreted):
 def test_the_kernels_compile_for_a_hopper(kernel):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels import elementwise as kernels
+    from regard.attention.kernels import tiles as kernels
     from tests.attention.triton_interpreter import compile_to_ptx
 
     given = {

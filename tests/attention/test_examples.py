@@ -6,7 +6,6 @@ from torch.testing import assert_close
 
 from regard.attention.batch_patterns import Edges, Padding
 from regard.attention.catalogue import EXAMPLES, HI, W_KEY, W_QUERY, W_VALUE, K, Q, V, WorkedExample, X, agrees, tensor
-from regard.attention.dependency_tree import DependencyTree
 from regard.attention.functional import attend, steps
 from regard.attention.latent import Linformer
 from regard.attention.layer_options import LayerOptions, no_projection
@@ -14,9 +13,18 @@ from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import AttentionDropout, Sigmoid
 from regard.attention.pattern import Causal, Positions, Window
 from regard.attention.position import Rotary
-from regard.attention.position_variants import Sinusoidal, TreeDepth
+from regard.attention.position_variants import (
+    Alibi,
+    Clipped,
+    DependencyTree,
+    LogBuckets,
+    RelativeBias,
+    RelativeVectors,
+    Sinusoidal,
+    TreeDepth,
+    TreePath,
+)
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot
 from regard.attention.sparse_patterns import Block, Global, Prefix, Random, Strided
 

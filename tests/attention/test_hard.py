@@ -29,8 +29,8 @@ from regard.attention.functional import attend, steps
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import Causal, Full, Pattern, Positions, StrictCausal, Window
 from regard.attention.position import Rotary
+from regard.attention.position_variants import Alibi
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi
 from regard.attention.score import Additive, Dot
 from regard.attention.softmax_variants import Hard, Sampled, StraightThrough, reinforce
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
@@ -312,7 +312,7 @@ CASES: dict[str, tuple[int | None, Pattern]] = {
 
 
 def engines(seed: int | None, pattern: Pattern, q: Tensor, k: Tensor, start: int, shapes=None):
-    from regard.attention.kernels.hard import TritonHard
+    from regard.attention.kernels.tiles import TritonHard
 
     named = None if seed is None else torch.tensor(seed, device=q.device)
     interval = Interval.of(pattern)
@@ -323,8 +323,7 @@ def engines(seed: int | None, pattern: Pattern, q: Tensor, k: Tensor, start: int
 
 def kernel_cases() -> dict[str, tuple[bool, float]]:
     """Whether kernels and tiles choose the same keys, and how far all else is apart, for each case."""
-    from regard.attention.kernels.elementwise import TileShape
-    from regard.attention.kernels.hard import HardTileShapes
+    from regard.attention.kernels.tiles import HardTileShapes, TileShape
 
     found, shape = {}, TileShape(16, 32, 1, 1)
     for name, (seed, pattern) in CASES.items():
@@ -348,11 +347,11 @@ def test_the_kernels_interpreted_choose_the_same_keys_as_the_tiles(case, interpr
     assert difference < 5e-6
 
 
-@pytest.mark.parametrize("kernel", ["choose_kernel", "row_dq", "row_dk", "dv_kernel"])
+@pytest.mark.parametrize("kernel", ["choose_kernel", "log_p_dq", "log_p_dk", "dv_kernel"])
 def test_the_kernels_compile_for_a_hopper(kernel):
     """The interpreter forgives what the compiler does not; neither needs a GPU."""
     pytest.importorskip("triton", reason="Triton is not installed")
-    from regard.attention.kernels import hard as kernels
+    from regard.attention.kernels import tiles as kernels
 
     function = getattr(kernels, kernel)
     given = {"D": 13, "DP": 16, "E": 16, "EP": 16, "OWN": 64, "OTHER": 16, "SAMPLED": True, "ROUNDS": 7}

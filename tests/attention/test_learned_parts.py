@@ -45,7 +45,7 @@ from regard.attention import (
     explain,
 )
 from regard.attention.backends import gather
-from regard.attention.learned_parts import tensors
+from regard.attention.parts import tensors
 from regard.attention.pattern import Positions
 from regard.attention.position import Position, ScorePosition
 from regard.attention.sparse_patterns import Block

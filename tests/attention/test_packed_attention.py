@@ -17,7 +17,7 @@ from regard.attention.backends.packed import (
     packed_attention_op,
     packed_joint_backward,
 )
-from regard.ops.fused_linear import are_columns
+from regard.ops.fused_layers import are_columns
 from tests.attention.qkv import QKV, cast_leaves, random_qkv
 from tests.attention.triton_interpreter import print_json
 

@@ -63,7 +63,9 @@ def build(recipe: str, position: str) -> Recipe | None:
     return made.with_tree(tree=TREES)
 
 
-def compare(recipe: Recipe, backends: list[str], groups: int, new: int, *, grad: bool) -> dict[str, list[str]]:
+def assert_agree_or_object(
+    recipe: Recipe, backends: list[str], groups: int, new: int, *, grad: bool
+) -> dict[str, list[str]]:
     """What each backend objects; if it has no objection, its outputs and gradients have been compared."""
     q = torch.randn(B, 6, new, D, dtype=torch.double, requires_grad=grad)
     k, v = (torch.randn(B, groups, T, D, dtype=torch.double, requires_grad=grad) for _ in range(2))
@@ -119,14 +121,14 @@ def recipe(name, position) -> Recipe:
 def test_every_backend_agrees_or_objects(recipe):
     """In three groupings, one of them with fewer queries than keys, and there without gradients too."""
     for groups, new, grad in [(6, 11, True), (3, 4, True), (3, 4, False), (1, 11, True)]:
-        compare(recipe, EAGER, groups, new, grad=grad)
+        assert_agree_or_object(recipe, EAGER, groups, new, grad=grad)
 
 
 @pytest.mark.parametrize(("name", "position"), PAIRS)
 @pytest.mark.slow
 def test_every_backend_agrees_or_objects_in_every_grouping(recipe):
     for groups, new, grad in product((6, 3, 2, 1), (11, 4, 1), (True, False)):
-        compare(recipe, EAGER, groups, new, grad=grad)
+        assert_agree_or_object(recipe, EAGER, groups, new, grad=grad)
 
 
 @pytest.mark.sampled(3)
@@ -136,7 +138,7 @@ def test_flex_agrees_or_objects(recipe, name, position, monkeypatch):
     """Each recipe and each position is traced once; to trace every pair takes ten times as long as to compute it."""
     monkeypatch.setattr(flex_attention, UNTRACED, position != "none" and name != "scaled dot")
     for grad in (False, True):
-        compare(recipe, ["flex"], 3, 4, grad=grad)
+        assert_agree_or_object(recipe, ["flex"], 3, 4, grad=grad)
 
 
 @pytest.mark.parametrize(("name", "position"), PAIRS)
@@ -144,7 +146,7 @@ def test_flex_agrees_or_objects(recipe, name, position, monkeypatch):
 @pytest.mark.filterwarnings(UNCOMPILED)
 def test_flex_traces_every_pair_in_every_grouping(recipe):
     for groups, new in [(6, 11), (3, 4), (1, 11)]:
-        compare(recipe, ["flex"], groups, new, grad=False)
+        assert_agree_or_object(recipe, ["flex"], groups, new, grad=False)
 
 
 @pytest.mark.sampled(3)
@@ -155,13 +157,13 @@ def test_padding_on_top_of_any_pattern(name, backend):
     assert recipe is not None
     recipe = replace(recipe, pattern=recipe.pattern & Padding(torch.tensor([11, 6])))
     runs = backend == "gather" and name not in ("per head", "multi-token")  # of heads that differ, or rows that mix
-    assert compare(recipe, [backend], 2, 11, grad=True)[backend] == [] or not runs
+    assert assert_agree_or_object(recipe, [backend], 2, 11, grad=True)[backend] == [] or not runs
 
 
 @pytest.mark.parametrize("backend", ["gather", "sdpa"])
 def test_attention_over_a_graph(backend):
     edges = Edges(torch.randint(0, T, (2, 30)))
-    assert compare(Recipe(pattern=edges), [backend], 6, 11, grad=True)[backend] == []
+    assert assert_agree_or_object(Recipe(pattern=edges), [backend], 6, 11, grad=True)[backend] == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 11, 16])
@@ -173,7 +175,7 @@ def test_the_size_of_blocks_changes_nothing(size, monkeypatch):
         get_recipe("sparsemax", "shaw", SIZES),
     ):
         recipe.learned().double()
-        assert compare(recipe, ["gather"], 3, 7, grad=True)["gather"] == []
+        assert assert_agree_or_object(recipe, ["gather"], 3, 7, grad=True)["gather"] == []
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -23,10 +23,10 @@ from regard.attention import (
     TreeDepth,
     Window,
     get_recipe,
-    serialize,
+    parts,
 )
 from regard.attention.normaliser import Normaliser, Wrapper
-from regard.attention.serialize import PartText, own_parts_of
+from regard.attention.parts import PartText, own_parts_of
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -76,14 +76,14 @@ def test_positions_add_up_and_are_found_where_they_enter():
     ],
 )
 def test_recipes_of_older_runs_load_under_their_old_names(old, new):
-    assert repr(serialize.parse_part(old)) == repr(serialize.parse_part(new)) == new
+    assert repr(parts.parse_part(old)) == repr(parts.parse_part(new)) == new
 
 
 def test_every_old_name_stands_for_one_that_exists():
-    assert set(serialize.RENAMED_PARTS.values()) <= set(serialize.PARTS)
-    for (part, old), new in serialize.RENAMED_ARGUMENTS.items():
-        assert new in inspect.signature(serialize.PARTS[part]).parameters
-        assert old not in inspect.signature(serialize.PARTS[part]).parameters
+    assert set(parts.RENAMED_PARTS.values()) <= set(parts.PARTS)
+    for (part, old), new in parts.RENAMED_ARGUMENTS.items():
+        assert new in inspect.signature(parts.PARTS[part]).parameters
+        assert old not in inspect.signature(parts.PARTS[part]).parameters
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,8 @@ def test_every_old_name_stands_for_one_that_exists():
 )
 def test_what_is_said_twice_too_deep_or_no_part_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        serialize.parse_part(text)
-    assert serialize.parse_part("~" * 99 + "Full()") == serialize.parse_part(
-        repr(serialize.parse_part("~" * 99 + "Full()"))
-    )
+        parts.parse_part(text)
+    assert parts.parse_part("~" * 99 + "Full()") == parts.parse_part(repr(parts.parse_part("~" * 99 + "Full()")))
 
 
 # --- parts of a user's own ---
@@ -181,7 +179,7 @@ def test_text_names_only_own_parts_that_attention_has():
     failing = type("Failing", (EveryOther,), {"__init__": lambda self: raises()})
     names = PartText("Failing()", {"Failing": failing, "Linear": nn.Linear, "raises": raises})
     with pytest.raises(ValueError, match=r"cannot read 'Failing\(\)': KeyError 'no such key'"):
-        serialize.parse_part(names)
+        parts.parse_part(names)
     for text in ("Linear(3, 4)", "raises()"):
         with pytest.raises(ValueError, match=r"known parts: Dot, .*, KimiDelta, Failing; a part of your own"):
-            serialize.parse_part(PartText(text, names.own_parts))
+            parts.parse_part(PartText(text, names.own_parts))

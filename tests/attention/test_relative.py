@@ -8,6 +8,7 @@ import torch
 from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
+from regard.attention import DependencyTree
 from regard.attention.backends import relative as backends_relative
 from regard.attention.backends.relative import (
     by_distance,
@@ -19,14 +20,13 @@ from regard.attention.backends.relative import (
     triton_relative_objections,
 )
 from regard.attention.batch_patterns import Documents, Padding
-from regard.attention.dependency_tree import DependencyTree
 from regard.attention.functional import attend
 from regard.attention.normaliser import AttentionDropout
+from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal, Full, Pattern, Positions, Window
+from regard.attention.position_variants import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias, RelativeVectors, TreePath
 from regard.attention.score import Additive, Cosine
-from regard.attention.serialize import parse_part
 from tests.attention.accuracy import LargestTensor, assert_as_accurate
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
 

@@ -13,9 +13,8 @@ from regard.attention.functional import attend, steps
 from regard.attention.multihead import Context, MultiHeadAttention
 from regard.attention.pattern import Causal, Window
 from regard.attention.position import Rotary
-from regard.attention.position_variants import XPos
+from regard.attention.position_variants import Alibi, Clipped, CoPE, LogBuckets, RelativeBias, RelativeVectors, XPos
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, CoPE, LogBuckets, RelativeBias, RelativeVectors
 from regard.attention.scaled_score import SoftCap
 from regard.attention.score import Additive
 from regard.attention.softmax_variants import MultiToken, SinkSoftmax, Sparsemax, StickBreaking, TalkingHeads

@@ -24,6 +24,7 @@ from regard.data.corpora import CORPORA
 from regard.world import World, translation_pairs
 
 COMMANDS = ["show", "check", "convert", "world", "fetch", "clean", "prepare", "translate"]
+SMALL = ("--vocab-size", "400", "--workers", "1")
 PAIRS = [SentencePair("a cat", "eine Katze"), SentencePair("two dogs", "zwei Hunde")]
 
 app = typer.Typer(cls=OneLineErrorGroup, rich_markup_mode="markdown")
@@ -318,19 +319,7 @@ def test_clean_keeps_good_pairs_and_counts_the_others():
 def test_prepare_writes_corpora_that_check_and_training_read(corpora):
     lines = [f"{one}\t{other}\n" for one, other in translation_pairs(World(max_length=6), "de", 300)]
     Path("world.tsv").write_text("".join(lines))
-    words = (
-        "prepare",
-        "world.tsv",
-        "multi30k",
-        "--to",
-        "de",
-        "--data",
-        corpora,
-        "--vocab-size",
-        "400",
-        "--workers",
-        "1",
-    )
+    words = ("prepare", "world.tsv", "multi30k", "--to", "de", "--data", corpora, *SMALL)
     shown = assert_prints(*words, "--out", "prepared")
     assert re.search(r"prepared: prepared, 29\d pairs of [\d.]+ tokens, [\d.]+ MB, \d+ bytes a pair", shown)
     assert "train on it: regard train --train prepared --size base --out run\n" in shown
@@ -348,17 +337,7 @@ def test_prepare_texts_and_train_a_language_model_on_them():
     lines = [f"{one}\n" for one, _ in translation_pairs(World(max_length=6), "de", 300)]
     Path("world.txt").write_text("".join(lines))
     Path("pages.jsonl").write_text("".join(f"{json.dumps({'text': line})}\n" for line in [*lines[:200], lines[0]]))
-    words = (
-        "prepare",
-        "world.txt",
-        "pages.jsonl",
-        "--task",
-        "language_modeling",
-        "--vocab-size",
-        "400",
-        "--workers",
-        "1",
-    )
+    words = ("prepare", "world.txt", "pages.jsonl", "--task", "language_modeling", *SMALL)
     shown = assert_prints(*words, "--out", "texts")
     assert re.search(r"prepared: texts, 4\d\d texts of [\d.]+ tokens, 0.0 MB, [\d.]+ bytes a token", shown)
     assert "train on it: regard train --task language_modeling --train texts --size base --out run\n" in shown

@@ -10,7 +10,7 @@ from typer.testing import Result
 
 from regard.cli.demo import LONG_SENTENCES, next_commands
 from regard.tasks.translation.task import TranslationSettings
-from regard.training.run_folder import checkpoints
+from regard.training.checkpoint import checkpoints
 
 from .commands import WORLD_TESTS, assert_done, assert_plain, assert_refused, regard
 

@@ -15,7 +15,7 @@ from regard.cli import train as train_command
 from regard.data import read_pairs
 from regard.data.parallel import write_pairs
 from regard.tasks.translation.task import TranslationSettings
-from regard.training.run_folder import lock_folder
+from regard.training.checkpoint import lock_folder
 from regard.training.step import AsyncScalars, Report
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, held, no_room, regard

@@ -15,7 +15,7 @@ from regard.data.token_files import Example, TokenCorpus, write_corpus, write_sh
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.tokenizers import train_text_tokenizer
+from regard.tasks.pretrained import train_text_tokenizer
 from regard.world import World, translation_pairs
 
 TEXT_OF_LINES = {"kind": "bpe", "vocab_size": 400}

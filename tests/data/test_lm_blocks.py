@@ -42,7 +42,7 @@ from regard.data.lm_blocks import (
 from regard.data.token_files import TextMixture
 from regard.data.tokenizers.base import ByteTokenizer
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.tokenizers import train_text_tokenizer
+from regard.tasks.pretrained import train_text_tokenizer
 from tests.data.prepared import write_stream
 
 PACKED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.attention.dependency_tree import DependencyTree
+from regard.attention.position_variants import DependencyTree
 from regard.data import UNK, CharTokenizer, SubwordTokenizer, TextNormalizer, Tokenizer, WordTokenizer
 from regard.data.labelled import WordPieces, encode_words
 from regard.data.tokenizers.base import ByteTokenizer

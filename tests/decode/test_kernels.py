@@ -10,7 +10,7 @@ from torch import nn
 
 from regard.attention import Context
 from regard.attention.backends import masked
-from regard.attention.learned_parts import field_values
+from regard.attention.parts import field_values
 from regard.data.tokenizers.base import EOS
 from regard.decode import (
     Beam,
@@ -28,7 +28,7 @@ from regard.decode.search import DecodingRequest
 from regard.decode.text_generation import NO_EOS
 from regard.decode.topk import topk_logprobs_torch
 from regard.models.transformer import Transformer
-from regard.ops import dispatch, fused_dropout
+from regard.ops import dispatch, fused_layers
 from tests.attention.triton_interpreter import compile_for_hopper, print_json
 
 from .reference_beam import reference_translate
@@ -71,7 +71,7 @@ def as_on_a_gpu() -> None:
     from regard.ops.dropout_triton import ResidualInputs, launch_residual_forward
 
     def forward(x: Any, f: Any, bias: Any, weight: Any, shift: Any, seed: Any, p: float, eps: float, dtype: Any) -> Any:
-        out, stats = fused_dropout.empty_forward(x, weight, dtype)
+        out, stats = fused_layers.empty_forward(x, weight, dtype)
         launch_residual_forward(ResidualInputs(x, f, bias, weight, seed, p), shift, eps, out, stats)
         return out, stats
 

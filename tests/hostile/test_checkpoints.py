@@ -51,7 +51,7 @@ def folders(tmp_path_factory) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def spoil(folders, tmp_path, monkeypatch):
+def assert_spoilt_is_refused(folders, tmp_path, monkeypatch):
     """Imports a family's checkpoint that somebody changed, and loads it for look and serve; both must refuse it."""
     monkeypatch.chdir(tmp_path)
 
@@ -103,43 +103,45 @@ JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generat
 
 
 @pytest.mark.parametrize("name", [*JSON_FILES, "special_tokens_map.json", WEIGHTS])
-def test_a_pickle_in_the_place_of_a_file_is_not_opened(spoil, name):
-    spoil(write(name, PICKLE), r"folder/|folder cannot be loaded")
+def test_a_pickle_in_the_place_of_a_file_is_not_opened(assert_spoilt_is_refused, name):
+    assert_spoilt_is_refused(write(name, PICKLE), r"folder/|folder cannot be loaded")
 
 
-def test_weights_that_are_a_pickle_are_refused_by_their_name(spoil):
+def test_weights_that_are_a_pickle_are_refused_by_their_name(assert_spoilt_is_refused):
     def change(folder: Path) -> None:
         (folder / WEIGHTS).unlink()
         (folder / "pytorch_model.bin").write_bytes(PICKLE)
 
-    spoil(change, "pytorch_model.bin is a pickle, which can run code, and is not read")
+    assert_spoilt_is_refused(change, "pytorch_model.bin is a pickle, which can run code, and is not read")
 
 
 @pytest.mark.parametrize("name", ["a.bin", "a.safetensors"])
-def test_a_pickle_in_the_place_of_a_part_of_the_weights_is_not_opened(spoil, name):
-    spoil(together(in_shards(name), write(name, PICKLE)), f"{name} is damaged or no safetensors file")
+def test_a_pickle_in_the_place_of_a_part_of_the_weights_is_not_opened(assert_spoilt_is_refused, name):
+    assert_spoilt_is_refused(
+        together(in_shards(name), write(name, PICKLE)), f"{name} is damaged or no safetensors file"
+    )
 
 
-def test_a_pickle_in_the_place_of_a_sentencepiece_model_is_not_opened(spoil):
+def test_a_pickle_in_the_place_of_a_sentencepiece_model_is_not_opened(assert_spoilt_is_refused):
     def change(folder: Path) -> None:
         (folder / "tokenizer.json").unlink()
         (folder / "source.spm").write_bytes(PICKLE)
         write_json(folder / "vocab.json", {"<unk>": 0})
 
-    spoil(change, "the tokenizer is no model of SentencePiece", "Marian", ("import",))
+    assert_spoilt_is_refused(change, "the tokenizer is no model of SentencePiece", "Marian", ("import",))
 
 
-def test_a_pickle_in_the_place_of_a_vocabulary_is_not_opened(spoil):
+def test_a_pickle_in_the_place_of_a_vocabulary_is_not_opened(assert_spoilt_is_refused):
     def change(folder: Path) -> None:
         (folder / "tokenizer.json").unlink()
         train_sentencepiece(folder, SENTENCES * 3, "source.spm")
         (folder / "vocab.json").write_bytes(PICKLE)
 
-    spoil(change, "vocab.json is not JSON", "Marian", ("import",))
+    assert_spoilt_is_refused(change, "vocab.json is not JSON", "Marian", ("import",))
 
 
-def test_a_pickle_in_the_place_of_what_prepares_images_is_not_opened(spoil):
-    spoil(write("preprocessor_config.json", PICKLE), "preprocessor_config.json is not JSON", "ViT")
+def test_a_pickle_in_the_place_of_what_prepares_images_is_not_opened(assert_spoilt_is_refused):
+    assert_spoilt_is_refused(write("preprocessor_config.json", PICKLE), "preprocessor_config.json is not JSON", "ViT")
 
 
 @pytest.mark.parametrize("data", [PICKLE, b"", None], ids=["pickle", "empty", "missing"])
@@ -157,45 +159,47 @@ def test_a_pickle_in_the_place_of_an_onnx_model_is_not_opened(data, tmp_path, mo
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_code_of_a_checkpoint_is_not_run(spoil, name):
+def test_code_of_a_checkpoint_is_not_run(assert_spoilt_is_refused, name):
     names = {"AutoModelForCausalLM": "evil.Evil", "AutoTokenizer": ["evil.Evil", "evil.Evil"]}
     change = together(write("evil.py", CODE.encode()), configure(name, auto_map=names))
-    spoil(change, rf"{name} names code of its own \(auto_map\), which is not run")
+    assert_spoilt_is_refused(change, rf"{name} names code of its own \(auto_map\), which is not run")
 
 
-def test_an_architecture_of_its_own_is_unknown(spoil):
+def test_an_architecture_of_its_own_is_unknown(assert_spoilt_is_refused):
     change = together(write("evil.py", CODE.encode()), configure(architectures=["evil.Evil"]))
-    spoil(change, "'evil.Evil'")
+    assert_spoilt_is_refused(change, "'evil.Evil'")
 
 
 # --- paths ---
 
 
 @pytest.mark.parametrize("name", ["../whole.safetensors", "/etc/passwd", "a/b.safetensors", "..", ""])
-def test_an_index_names_files_of_the_folder_alone(spoil, name):
-    spoil(in_shards(name), "is no name of a file in the folder; it is not read")
+def test_an_index_names_files_of_the_folder_alone(assert_spoilt_is_refused, name):
+    assert_spoilt_is_refused(in_shards(name), "is no name of a file in the folder; it is not read")
 
 
-def test_an_index_of_parts_that_are_missing(spoil):
-    spoil(in_shards("gone.safetensors"), "gone.safetensors is damaged or no safetensors file: No such file")
+def test_an_index_of_parts_that_are_missing(assert_spoilt_is_refused):
+    assert_spoilt_is_refused(
+        in_shards("gone.safetensors"), "gone.safetensors is damaged or no safetensors file: No such file"
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "generation_config.json", WEIGHTS])
-def test_a_link_out_of_the_folder_is_not_followed(spoil, name):
+def test_a_link_out_of_the_folder_is_not_followed(assert_spoilt_is_refused, name):
     def change(folder: Path) -> None:
         (folder / name).rename(f"outside-{name}")
         (folder / name).symlink_to(Path(f"outside-{name}").absolute())
 
-    spoil(change, f"{name} is a link that leads out of the folder, and is not read")
+    assert_spoilt_is_refused(change, f"{name} is a link that leads out of the folder, and is not read")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", WEIGHTS])
-def test_a_link_to_itself(spoil, name):
+def test_a_link_to_itself(assert_spoilt_is_refused, name):
     def change(folder: Path) -> None:
         (folder / name).unlink()
         (folder / name).symlink_to(name)
 
-    spoil(change, f"{name} points to nothing")
+    assert_spoilt_is_refused(change, f"{name} points to nothing")
 
 
 def test_links_to_the_blobs_of_a_hub_cache_are_followed(folders, tmp_path):
@@ -213,16 +217,16 @@ def test_links_to_the_blobs_of_a_hub_cache_are_followed(folders, tmp_path):
 # --- sizes ---
 
 
-def test_files_with_holes(spoil):
-    spoil(lambda folder: os.truncate(folder / "tokenizer.json", 2**40), "bytes, more than the")
+def test_files_with_holes(assert_spoilt_is_refused):
+    assert_spoilt_is_refused(lambda folder: os.truncate(folder / "tokenizer.json", 2**40), "bytes, more than the")
 
 
 @pytest.mark.parametrize("kept", [0, 4, 8, 100, -1])
-def test_weights_that_end_early(spoil, kept):
+def test_weights_that_end_early(assert_spoilt_is_refused, kept):
     def change(folder: Path) -> None:
         (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:kept])
 
-    spoil(change, f"{WEIGHTS} is damaged or no safetensors file")
+    assert_spoilt_is_refused(change, f"{WEIGHTS} is damaged or no safetensors file")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +234,7 @@ def test_weights_that_end_early(spoil, kept):
     [{"shape": [10**9, 10**9]}, {"shape": [-1, 24]}, {"data_offsets": [0, 10**15]}, {"dtype": "I64"}, {"dtype": "PY"}],
     ids=str,
 )
-def test_a_header_of_weights_that_does_not_fit_them(spoil, claim):
+def test_a_header_of_weights_that_does_not_fit_them(assert_spoilt_is_refused, claim):
     def change(folder: Path) -> None:
         data = (folder / WEIGHTS).read_bytes()
         start = 8 + struct.unpack("<Q", data[:8])[0]
@@ -239,20 +243,20 @@ def test_a_header_of_weights_that_does_not_fit_them(spoil, claim):
         written = json.dumps(header).encode()
         (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(written)) + written + data[start:])
 
-    spoil(change, f"{WEIGHTS} is damaged or no safetensors file")
+    assert_spoilt_is_refused(change, f"{WEIGHTS} is damaged or no safetensors file")
 
 
-def test_a_header_longer_than_its_file(spoil):
-    spoil(write(WEIGHTS, struct.pack("<Q", 2**62) + b"{}"), "header too large")
+def test_a_header_longer_than_its_file(assert_spoilt_is_refused):
+    assert_spoilt_is_refused(write(WEIGHTS, struct.pack("<Q", 2**62) + b"{}"), "header too large")
 
 
-def test_weights_that_are_not_numbers(spoil):
+def test_weights_that_are_not_numbers(assert_spoilt_is_refused):
     def change(folder: Path) -> None:
         data = (folder / WEIGHTS).read_bytes()
         start = 8 + struct.unpack("<Q", data[:8])[0]
         (folder / WEIGHTS).write_bytes(data[:start] + b"\xff" * (len(data) - start))
 
-    spoil(change, "holds NaN", doors=("import",))
+    assert_spoilt_is_refused(change, "holds NaN", doors=("import",))
 
 
 @pytest.mark.parametrize("value", [10**9, 10**30, float("nan"), float("inf"), "many", [1], -1], ids=str)
@@ -269,8 +273,8 @@ def test_weights_that_are_not_numbers(spoil):
         ("relative_attention_num_buckets", "T5"),
     ],
 )
-def test_a_size_that_no_model_has_is_refused_before_it_is_built(spoil, name, family, value):
-    spoil(configure(**{name: value}), "folder", family, ("import",))
+def test_a_size_that_no_model_has_is_refused_before_it_is_built(assert_spoilt_is_refused, name, family, value):
+    assert_spoilt_is_refused(configure(**{name: value}), "folder", family, ("import",))
 
 
 @pytest.mark.parametrize(
@@ -286,8 +290,8 @@ def test_a_size_that_no_model_has_is_refused_before_it_is_built(spoil, name, fam
     ],
     ids=str,
 )
-def test_sizes_are_refused_where_transformers_builds_the_model_too(spoil, changes, family):
-    spoil(configure(**changes), "folder", family, ("load",))
+def test_sizes_are_refused_where_transformers_builds_the_model_too(assert_spoilt_is_refused, changes, family):
+    assert_spoilt_is_refused(configure(**changes), "folder", family, ("load",))
 
 
 @pytest.mark.parametrize(
@@ -311,7 +315,7 @@ def gguf_bytes(tmp_path_factory) -> bytes:
     return path.read_bytes()
 
 
-def refuse_gguf(data: bytes, path: Path, message: str = "small.gguf is damaged or no GGUF file") -> None:
+def assert_gguf_is_refused(data: bytes, path: Path, message: str = "small.gguf is damaged or no GGUF file") -> None:
     path.write_bytes(data)
     with bounded(), pytest.raises(ValueError, match=message) as refused:
         import_model(path, path.with_name("run"))
@@ -321,14 +325,14 @@ def refuse_gguf(data: bytes, path: Path, message: str = "small.gguf is damaged o
 
 def test_a_pickle_is_no_gguf_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refuse_gguf(PICKLE, Path("small.gguf"), "it does not begin with GGUF")
-    refuse_gguf(b"GGUF" + PICKLE, Path("small.gguf"))
+    assert_gguf_is_refused(PICKLE, Path("small.gguf"), "it does not begin with GGUF")
+    assert_gguf_is_refused(b"GGUF" + PICKLE, Path("small.gguf"))
     assert not Path(SPRUNG).exists()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 0.2, 0.6, 0.999])
 def test_a_gguf_file_that_ends_early(gguf_bytes, tmp_path, share):
-    refuse_gguf(gguf_bytes[: max(4, int(share * len(gguf_bytes)))], tmp_path / "small.gguf", "small.gguf")
+    assert_gguf_is_refused(gguf_bytes[: max(4, int(share * len(gguf_bytes)))], tmp_path / "small.gguf", "small.gguf")
 
 
 @pytest.mark.parametrize("at", [4, 8, 16, 24], ids=["version", "tensors", "values", "length of a key"])
@@ -336,17 +340,19 @@ def test_a_gguf_file_that_ends_early(gguf_bytes, tmp_path, share):
 def test_a_gguf_file_that_counts_more_than_it_holds(gguf_bytes, tmp_path, at, number):
     size = 4 if at == 4 else 8
     claim = (number % 2 ** (8 * size)).to_bytes(size, "little")
-    refuse_gguf(gguf_bytes[:at] + claim + gguf_bytes[at + size :], tmp_path / "small.gguf")
+    assert_gguf_is_refused(gguf_bytes[:at] + claim + gguf_bytes[at + size :], tmp_path / "small.gguf")
 
 
 def test_a_list_and_a_tensor_of_a_gguf_file_that_are_longer_than_it(gguf_bytes, tmp_path):
     tokens = gguf_bytes.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens") + 8  # its types
     huge = (2**60).to_bytes(8, "little")
-    refuse_gguf(gguf_bytes[:tokens] + huge + gguf_bytes[tokens + 8 :], tmp_path / "small.gguf")
+    assert_gguf_is_refused(gguf_bytes[:tokens] + huge + gguf_bytes[tokens + 8 :], tmp_path / "small.gguf")
     rows = gguf_bytes.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4  # its number of dimensions
-    refuse_gguf(gguf_bytes[:rows] + huge + gguf_bytes[rows + 8 :], tmp_path / "small.gguf", "its tensors have")
+    assert_gguf_is_refused(
+        gguf_bytes[:rows] + huge + gguf_bytes[rows + 8 :], tmp_path / "small.gguf", "its tensors have"
+    )
 
 
 @pytest.mark.parametrize("key", [b"tokenizer.ggml.tokens", b"tokenizer.ggml.merges", b"llama.embedding_length"])
 def test_a_gguf_file_that_lacks_what_it_needs(gguf_bytes, tmp_path, key):
-    refuse_gguf(gguf_bytes.replace(key, key[:-1] + b"_"), tmp_path / "small.gguf", "small.gguf")
+    assert_gguf_is_refused(gguf_bytes.replace(key, key[:-1] + b"_"), tmp_path / "small.gguf", "small.gguf")

@@ -50,8 +50,7 @@ from regard.see.plots.draw import parse_file
 from regard.tasks.language_modeling.task import NeuralCache
 from regard.tasks.pretrained import SavedPart
 from regard.tasks.translation.task import TranslationSettings
-from regard.training.checkpoint import read_checkpoint, write_checkpoint
-from regard.training.run_folder import Progress
+from regard.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from tests.cli.commands import assert_refused, regard
 from tests.hostile.bounds import bounded
 from tests.see.untrained_models import LEARNERS, translator

@@ -14,7 +14,7 @@ from regard.attention import Causal, Documents, Edges, Global, Padding, Pattern,
 from regard.attention.backends import block_sparse, flex, gather
 from regard.attention.backends.block_sparse import BlockSparseTiles, tiling_objections
 from regard.attention.block_map import EMPTY, is_immutable
-from regard.attention.learned_parts import tensors
+from regard.attention.parts import tensors
 from regard.attention.pattern import Positions
 from tests.attention import patterns
 from tests.attention.patterns import of_a_batch, tiled

@@ -12,7 +12,7 @@ from regard.models import safetensors_io as weights_module
 from regard.tasks import pretrained
 from regard.training import checkpoint
 from regard.training import run as train_run
-from regard.training.run_folder import checkpoints, lock_folder
+from regard.training.checkpoint import checkpoints, lock_folder
 from regard.world import World, translation_pairs
 from tests.cli.commands import FORKS, LITTLE, assert_done, assert_refused, held, live, regard, started
 from tests.training.killed_runs import Moment, done, half_written, not_done

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from regard.cli.options import writable_file, writable_files
 from regard.data.files import open_atomic, write_text_atomic
 from regard.models.safetensors_io import write_weights
-from regard.training.run_folder import lock_folder
+from regard.training.checkpoint import lock_folder
 from tests.cli.commands import assert_refused, regard
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from regard.attention import Additive, Causal, Clipped, Dot, Recipe, RelativeVectors, Sinusoidal, Softmax, Sparsemax
-from regard.attention.serialize import PartText
+from regard.attention.parts import PartText
 from regard.layers import FeedForward, PreNorm
 from regard.models import KINDS, ModelConfig, build_model, count_parameters
 from regard.models.config import EncoderConfig, LanguageModelConfig, PoolingConfig, build_pooling, build_seq2seq_recipe

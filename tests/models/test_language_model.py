@@ -293,7 +293,7 @@ TRANSFORMERS = ["transformer", "transformer, window", "transformer, linear", "tr
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["elman", "gru", "lstm", *TRANSFORMERS])
 def test_a_rhyme_is_learnt(name):
-    learn_rhyme(WRITERS[name])
+    assert_learns_rhyme(WRITERS[name])
 
 
 @pytest.mark.slow
@@ -302,13 +302,13 @@ def test_a_rhyme_is_learnt(name):
 )
 def test_a_rhyme_is_learnt_with_every_gate_and_stored(gate):
     config = transformer(f'{STATE}gate = "{gate}"')
-    model, again, tokens = learn_rhyme(config), LanguageModel(config, SIZE).eval(), texts()
+    model, again, tokens = assert_learns_rhyme(config), LanguageModel(config, SIZE).eval(), texts()
     again.load_state_dict(model.state_dict())
     assert torch.equal(again(tokens), model(tokens))
     assert_close(by_pieces(again, tokens, [1] * 11)[0], model(tokens), rtol=0, atol=1e-4)
 
 
-def learn_rhyme(config: LanguageModelConfig) -> LanguageModel:
+def assert_learns_rhyme(config: LanguageModelConfig) -> LanguageModel:
     """Each word is told by the one before it."""
     tokens = (torch.arange(12) + torch.arange(4)[:, None]) % 5
     model = LanguageModel(config, SIZE).train()

@@ -183,7 +183,9 @@ for name, model in learners().items():
 walk_through_example({})
 assert not {"torch._dynamo", "triton"} & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[2], check=True)
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    run = subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 # --- packed to 8 bits ---

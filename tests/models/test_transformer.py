@@ -24,10 +24,9 @@ from regard.attention import (
 )
 from regard.decode import prepare
 from regard.layers import TiedEmbeddings
-from regard.layers.sublayers import Residual
+from regard.layers.transformer_layers import DecoderLayer, EncoderLayer, Residual
 from regard.models import StackConfig, Transformer
 from regard.models.transformer import make_causal
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from tests.models.small_models import LENGTHS, SOURCE, TARGET, model_of, sentences
 from tests.narrowing import assert_all_instances, assert_is_instance
 

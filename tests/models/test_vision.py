@@ -5,9 +5,9 @@ import torch
 from torch.testing import assert_close
 
 from regard.attention import Causal, Global, Learned, NoPosition, Recipe, RelativeBias, Rotary, Sinusoidal, TopK, Window
-from regard.attention.relative_position import Clipped
+from regard.attention.position_variants import Clipped
+from regard.layers.stack import LayerRecipes
 from regard.models import StackConfig, count_parameters
-from regard.models.stack import LayerRecipes
 from regard.models.vision import POOLS, LearnedGridPosition, PatchEncoder, Patches, VisionTransformer, patch, unpatch
 from tests.models.overfitting import assert_learns_shapes
 from tests.recorded import call_recorded

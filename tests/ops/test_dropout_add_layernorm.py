@@ -8,10 +8,10 @@ from torch import nn
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
-from regard.layers.sublayers import project_dropout_add_norm
+from regard.layers.transformer_layers import project_dropout_add_norm
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout, hashed_dropout
-from regard.ops.fused_dropout import (
+from regard.ops.fused_layers import (
     DropoutAddLayerNormFunction,
     DropoutNoise,
     dropout_add,

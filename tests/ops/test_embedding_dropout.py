@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from regard.ops.dropout import hashed_dropout
-from regard.ops.fused_dropout import DropoutNoise, embedding_dropout, embedding_dropout_backward, embedding_dropout_op
+from regard.ops.fused_layers import DropoutNoise, embedding_dropout, embedding_dropout_backward, embedding_dropout_op
 from tests.attention.triton_interpreter import compile_to_ptx, print_json
 
 SEED = torch.tensor([1_234_577, 7_654_321], dtype=torch.int32)

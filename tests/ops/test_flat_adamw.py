@@ -12,12 +12,10 @@ from regard.models.safetensors_io import saveable_tensors
 from regard.ops.flat_adamw import FlatAdamW, adamw_torch
 from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.training import ConstantSchedule, TrainConfig
-from regard.training.checkpoint import read_checkpoint, write_checkpoint
-from regard.training.cuda_graph import CapturedStep
+from regard.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from regard.training.loop import make_captured_step, make_optimiser, one_step, parameter_groups
 from regard.training.numerics import FlatBF16Backward
-from regard.training.run_folder import Progress
-from regard.training.step import LossScaleState
+from regard.training.step import CapturedStep, LossScaleState
 from tests.attention.triton_interpreter import compile_to_ptx, print_json
 from tests.narrowing import not_none
 from tests.training.test_master_weights import RATE, SHAKY, capture_on_cpu

@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 from torch.testing import assert_close
 
 from regard.ops import dispatch
-from regard.ops.fused_linear import (
+from regard.ops.fused_layers import (
     are_columns,
     column_sum,
     concatenate_columns,

@@ -6,9 +6,9 @@ from torch.autograd import gradcheck
 from torch.nn.functional import linear, relu
 from torch.testing import assert_close
 
-from regard.layers.sublayers import FeedForward
+from regard.layers.transformer_layers import FeedForward
 from regard.ops import dispatch
-from regard.ops.fused_linear import linear_relu, linear_relu_op
+from regard.ops.fused_layers import linear_relu, linear_relu_op
 
 
 def drawn(*shapes, **how):

@@ -40,7 +40,7 @@ from regard.attention import (
     record_attention,
 )
 from regard.attention.functional import steps
-from regard.attention.relative_position import Clipped, LogBuckets, RelativeVectors
+from regard.attention.position_variants import Clipped, LogBuckets, RelativeVectors
 from regard.layers.pooling import AttentionPooling, LastPooling, MaxPooling, MeanPooling, TokenWeightPooling
 from regard.models import build_model
 from regard.models.autoencoder import AutoencoderConfig, build_autoencoder

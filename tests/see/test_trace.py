@@ -14,8 +14,7 @@ from regard.models.seq2seq import inference_mode
 from regard.see import AttentionSite, GateSite, Trace, trace_model
 from regard.see.trace import load_pretrained, merge_subwords, select_cell, to_grid
 from regard.tasks.config import TASK_ALIASES
-from regard.tasks.protocol import TokenAxis
-from regard.tasks.tokenizers import group_into_words, token_id, token_label
+from regard.tasks.protocol import TokenAxis, group_into_words, token_id, token_label
 from regard.world import find_lecture_sentence
 from tests.narrowing import not_none
 from tests.see.test_sites import assert_untouched

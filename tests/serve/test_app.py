@@ -12,8 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.testing import assert_close
 
-from regard.attention.position_variants import Sinusoidal
-from regard.attention.relative_position import Alibi
+from regard.attention.position_variants import Alibi, Sinusoidal
 from regard.decode import Sampling
 from regard.decode.alignment import aer, argmax_links
 from regard.models.safetensors_io import saveable_tensors

@@ -9,7 +9,7 @@ from regard.data.tokenizers.base import UNK
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import EXAMPLE_SENTENCE
 from regard.tasks.registry import get_task
-from regard.training.run_folder import read_example, save_example
+from regard.training.checkpoint import read_example, save_example
 from tests.see.untrained_models import classifier, generator, tagger, translator
 
 

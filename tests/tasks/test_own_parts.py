@@ -13,7 +13,7 @@ from torch import nn
 
 import regard
 from regard.attention import Causal, Pattern, Recipe, RowWise, Score, Sinusoidal
-from regard.attention.learned_parts import find_own_parts
+from regard.attention.parts import find_own_parts
 from regard.layers import PreNorm
 from regard.tasks.language_modeling.task import LanguageModelingSettings
 from regard.tasks.own_parts import OwnParts, PartSource, format_record, read_record, source_of

@@ -79,12 +79,13 @@ def test_held_out_pairs_are_to_validate_on(settings, mixture, prepared):
         replace(settings.data, train=(*settings.data.train, str(text))).read("train")
 
 
-def test_a_killed_run_ends_with_the_same_weights(settings, mixture, tmp_path):
+@pytest.mark.parametrize("train", [TRAIN, replace(TRAIN, packed=True, max_length=60)], ids=["padded", "packed"])
+def test_a_killed_run_ends_with_the_same_weights(settings, mixture, tmp_path, train):
     held = settings.data.read("valid").examples
 
     def fresh() -> Translator:
         torch.manual_seed(0)
-        return Translator.from_examples(mixture, settings)
+        return Translator.from_examples(mixture, replace(settings, train=train))
 
     assert_resumes(fresh, mixture, held, tmp_path, cut=3)
 
@@ -118,17 +119,6 @@ def test_packed_rows_hold_the_pairs_of_an_epoch(settings, mixture, weights):
     first, second = (sum(len(target) + 1 for _, target in corpus) for corpus in mixture.corpora)
     times = len(mixture.corpora[0]) / len(mixture.corpora[1]) if weights else 1
     assert tokens == pytest.approx(first + times * second, rel=0 if times == 1 else 0.01)
-
-
-def test_a_killed_packed_run_ends_with_the_same_weights(settings, mixture, tmp_path):
-    packed = replace(settings, train=replace(TRAIN, packed=True, max_length=60))
-    held = settings.data.read("valid").examples
-
-    def fresh() -> Translator:
-        torch.manual_seed(0)
-        return Translator.from_examples(mixture, packed)
-
-    assert_resumes(fresh, mixture, held, tmp_path, cut=3)
 
 
 def test_a_model_of_several_target_languages_is_told_which(tmp_path, settings):

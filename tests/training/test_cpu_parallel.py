@@ -17,9 +17,9 @@ from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import cpu_parallel
 from regard.training.config import TrainingJob, TrainSettings, make_train_config
-from regard.training.corpus import PackedPairs
 from regard.training.cpu_parallel import Splittable, ThreadedBackward, make_pool
 from regard.training.loop import make_backward
+from regard.training.packed_corpus import PackedPairs
 from regard.training.run import TrainingRun
 from regard.training.step import BackwardFunction
 from regard.world import World, translation_pairs

@@ -29,13 +29,13 @@ from regard.tasks.sequence_classification import task as sequence_classification
 from regard.tasks.tagging import task as tagging
 from regard.tasks.tagging.task import CharacterSettings
 from regard.tasks.vqa.task import QuestionBatches
-from regard.training import cuda_graph
+from regard.training import step as step_module
 from regard.training.config import TrainingJob, make_train_config
 from regard.training.corpus import Corpus, round_up_length
-from regard.training.cuda_graph import CapturedBackward, shape_key
 from regard.training.loop import make_backward
 from regard.training.loop import train as trains
 from regard.training.run import TrainingRun
+from regard.training.step import CapturedBackward, shape_key
 from tests.training.jobs import JOBS, MIXED, POSED, READER, TRAIN
 from tests.training.jobs import classify as classify_job
 from tests.training.jobs import tag as tag_job
@@ -147,7 +147,7 @@ def captured_of(model: nn.Module, **more) -> CapturedBackward:
 
 
 def test_a_shape_is_captured_the_second_time_and_launched_the_first(monkeypatch):
-    monkeypatch.setattr(cuda_graph, "MAX_GRAPHS", 2)
+    monkeypatch.setattr(step_module, "MAX_GRAPHS", 2)
     captured = captured_of(Noisy())
     for rows, count in ((7, 0), (4, 0), (7, 1), (7, 1), (4, 2), (6, 2), (6, 2)):
         captured((torch.randn(rows, 5), rows), ONE)
@@ -404,7 +404,7 @@ def test_a_loss_that_asks_the_gpu_is_refused_in_a_sentence():
     code = """
 import torch
 from torch import nn
-from regard.training.cuda_graph import CapturedBackward
+from regard.training.step import CapturedBackward
 model = nn.Linear(5, 3).cuda()
 def backward(batch, scale):
     summed = model(batch[0]).sum()

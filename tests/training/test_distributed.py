@@ -20,6 +20,7 @@ from regard.data.preparation import prepare_corpora
 from regard.models.config import LanguageModelConfig
 from regard.tasks.registry import get_task
 from regard.tasks.translation.task import Translator
+from regard.training.checkpoint import Progress
 from regard.training.config import TrainingJob, TrainSettings, make_train_config
 from regard.training.distributed import (
     ProcessGroup,
@@ -31,7 +32,6 @@ from regard.training.distributed import (
 )
 from regard.training.loop import make_optimiser, make_step, one_step, step_seed
 from regard.training.run import TrainingRun, read_log
-from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState
 from tests.data.prepared import listed_texts, request_for, text_request, world_lines, world_source
 from tests.training.jobs import JOBS

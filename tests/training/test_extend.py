@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from regard.training import ConstantSchedule, TrainConfig, train
-from regard.training.run_folder import checkpoints
+from regard.training.checkpoint import checkpoints
 from tests.training import toy
 from tests.training.test_resume import assert_same_run, progress
 from tests.training.test_run import fit, weights

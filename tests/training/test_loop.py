@@ -19,8 +19,7 @@ from regard.training import (
     train,
 )
 from regard.training import checkpoint as checkpoint_module
-from regard.training.checkpoint import record_validation
-from regard.training.run_folder import Progress, read_valid_state
+from regard.training.checkpoint import Progress, read_valid_state, record_validation
 from tests.training.toy import Data, fresh, loss, plan, run, validate
 
 

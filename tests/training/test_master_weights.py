@@ -12,11 +12,10 @@ from regard.models.config import ModelConfig
 from regard.ops import dispatch
 from regard.tasks.seq2seq import LabelSmoothingLoss
 from regard.training import ConstantSchedule, TrainConfig, train
-from regard.training.cuda_graph import CapturedStep
+from regard.training.checkpoint import Progress
 from regard.training.loop import make_backward, one_step, parameter_groups
 from regard.training.numerics import BF16Backward, use_deterministic
-from regard.training.run_folder import Progress
-from regard.training.step import LossScaleState
+from regard.training.step import CapturedStep, LossScaleState
 from tests.training.test_packed_corpus import corpus, translator
 
 SHAKY = ModelConfig(kind="transformer", layers=2, model=64, heads=4, hidden=96, dropout=0.0, tie="target", norm="post")

@@ -22,12 +22,7 @@ from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, packing_objectio
 from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import ConstantSchedule, TrainConfig, train
 from regard.training.config import Loss, TrainSettings
-from regard.training.corpus import (
-    PackedCorpus,
-    PackedMixture,
-    PackedPairs,
-    epoch_rows,
-)
+from regard.training.packed_corpus import PackedCorpus, PackedMixture, PackedPairs, epoch_rows
 from regard.training.run import TrainingRun, flops
 from regard.world import World, translation_pairs
 from tests.data.prepared import write_examples

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from regard.training import ConstantSchedule, TrainConfig, checkpoint, checkpoints, loop, train
-from regard.training.checkpoint import prune_checkpoints
-from regard.training.run_folder import read_valid_state
+from regard.training.checkpoint import prune_checkpoints, read_valid_state
 from tests.training import toy
 from tests.training.killed_runs import LONG, MOMENTS, OVERFLOWING, RUNS, SHORT, Soon, fit, live, lives
 

@@ -13,10 +13,10 @@ from regard.data.batching import TokenBatchSampler
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.task import TranslationSettings, Translator
+from regard.training.checkpoint import resolve_weights
 from regard.training.config import TrainSettings, make_schedule, make_train_config
 from regard.training.corpus import Corpus
 from regard.training.run import TrainingRun
-from regard.training.run_folder import resolve_weights
 from regard.training.step import ConstantSchedule, CosineSchedule, NoamSchedule
 from regard.world import World, translation_pairs
 

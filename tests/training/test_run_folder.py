@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from regard.models.safetensors_io import saveable_tensors, write_weights
-from regard.training.checkpoint import write_checkpoint
-from regard.training.config import TrainConfig
-from regard.training.loop import make_optimiser
-from regard.training.run_folder import (
+from regard.training.checkpoint import (
     Progress,
     checkpoint_path,
     checkpoints,
     read_valid_state,
     resolve_run,
     resolve_weights,
+    write_checkpoint,
 )
+from regard.training.config import TrainConfig
+from regard.training.loop import make_optimiser
 from regard.training.step import ConstantSchedule
 from tests.training import toy
 

@@ -9,9 +9,8 @@ from torch.testing import assert_close
 
 from regard.models.seq2seq import count_parameters
 from regard.training import ConstantSchedule, TrainConfig, train
-from regard.training.checkpoint import record_validation
+from regard.training.checkpoint import Progress, record_validation
 from regard.training.loop import make_optimiser
-from regard.training.run_folder import Progress
 from regard.training.step import LossScaleState, take_step
 from tests.training.toy import Data, fresh, loss, plan
 

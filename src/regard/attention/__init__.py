@@ -35,7 +35,6 @@ from regard.attention.core import (
     record_attention,
     record_steps,
 )
-from regard.attention.dependency_tree import DependencyTree
 from regard.attention.functional import Explanation, attend, explain, steps
 from regard.attention.gate import (
     Delta,
@@ -66,6 +65,7 @@ from regard.attention.normaliser import (
     Sigmoid,
     Softmax,
 )
+from regard.attention.parts import parse_part
 from regard.attention.pattern import Causal, Full, Pattern, StrictCausal, Window
 from regard.attention.position import (
     Bias,
@@ -76,30 +76,28 @@ from regard.attention.position import (
     Rotary,
 )
 from regard.attention.position_variants import (
+    Alibi,
     AxialRotary,
+    Clipped,
+    CoPE,
+    DependencyTree,
     Learned,
+    LinearBias,
+    LogBuckets,
     NTKScaling,
+    Relation,
+    RelativeBias,
+    RelativeVectors,
     RotaryScaling,
     Sinusoidal,
     TreeDepth,
+    TreePath,
     XPos,
     YarnScaling,
 )
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import (
-    Alibi,
-    Clipped,
-    CoPE,
-    LinearBias,
-    LogBuckets,
-    Relation,
-    RelativeBias,
-    RelativeVectors,
-    TreePath,
-)
 from regard.attention.scaled_score import GivenScale, LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, InnerProduct, ScaledDot, Score
-from regard.attention.serialize import parse_part
 from regard.attention.softmax_variants import (
     Differential,
     Entmax,

@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.attention.block_map import Span, exact_bounds, scatter
 from regard.attention.pattern import Pattern
 from regard.attention.position import Bias
-from regard.ops.fused_linear import concatenate_columns
+from regard.ops.fused_layers import concatenate_columns
 
 
 class BatchPattern(Pattern):

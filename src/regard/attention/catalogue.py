@@ -24,9 +24,21 @@ from regard.attention.gate import (
 from regard.attention.normaliser import Proportional, ReLU, Sigmoid
 from regard.attention.pattern import Causal, Full, StrictCausal, Window
 from regard.attention.position import NoPosition, Position, Rotary
-from regard.attention.position_variants import AxialRotary, Learned, NTKScaling, Sinusoidal, XPos, YarnScaling
+from regard.attention.position_variants import (
+    Alibi,
+    AxialRotary,
+    Clipped,
+    CoPE,
+    Learned,
+    LogBuckets,
+    NTKScaling,
+    RelativeBias,
+    RelativeVectors,
+    Sinusoidal,
+    XPos,
+    YarnScaling,
+)
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, CoPE, LogBuckets, RelativeBias, RelativeVectors
 from regard.attention.scaled_score import LogitScale, SoftCap
 from regard.attention.score import Additive, Bilinear, Cosine, Dot, Feature, ScaledDot, Score
 from regard.attention.softmax_variants import (

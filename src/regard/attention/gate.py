@@ -29,7 +29,7 @@ from torch.nn.functional import logsigmoid, softplus
 from regard.attention.normaliser import Normaliser, Proportional, RowWise, Softmax
 from regard.attention.pattern import And, Causal, IndexGrid, Pattern
 from regard.attention.position import Bias, Position
-from regard.attention.relative_position import Alibi
+from regard.attention.position_variants import Alibi
 from regard.attention.score import InnerProduct, Score
 
 Decay = Literal["none", "fixed", "scalar", "vector"]  # fixed: whatever the token; vector: of each feature

@@ -71,9 +71,9 @@ class LatentKV(LayerForm):
             raise ValueError(f"{self} does not fit heads of width {head}: 0 ≤ rotary < head, and widths are at least 1")
         wrong = [part for part in recipe.query_key_positions if rotated_features(part, head) != self.rotary]
         if self.rotary and (wrong or not recipe.query_key_positions):
-            told = f"position=Rotary(fraction={self.rotary} / {head})"
+            needed = f"position=Rotary(fraction={self.rotary} / {head})"
             raise ValueError(
-                f"the {self.rotary} shared features are those to rotate, not {recipe.position}: use {told}"
+                f"the {self.rotary} shared features are those to rotate, not {recipe.position}: use {needed}"
             )
 
     def build(

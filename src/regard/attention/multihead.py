@@ -9,7 +9,6 @@ from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import mask_parts
 from regard.attention.block_map import is_tracing
 from regard.attention.core import AttentionCore, AttentionSites, SiteName, record_steps
-from regard.attention.dependency_tree import DependencyTree
 from regard.attention.gate import GateProjection
 from regard.attention.kv_cache import CacheCell, KVCache, LayerCache
 from regard.attention.latent import InducedPoints, InducingPoints, LatentKV, Linformer, expand, project_latent
@@ -17,6 +16,7 @@ from regard.attention.layer_options import LayerForm, LayerOptions, former_argum
 from regard.attention.native_sparse import BRANCHES, NativeSparse, SparseBranches
 from regard.attention.normaliser import AttentionDropout
 from regard.attention.pattern import Full, Pattern
+from regard.attention.position_variants import DependencyTree
 from regard.attention.recipe import Recipe
 from regard.attention.softmax_variants import Hard
 from regard.attention.text_positions import Context

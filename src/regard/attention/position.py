@@ -8,13 +8,16 @@ Sinusoidal() + RelativeVectors(Clipped(4), head=64)      schemes add up
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from regard.attention.dependency_tree import DependencyTree
 from regard.ops.rotary import FrequencyScaling, Pairs, rotate_fused, use_fused
+
+if TYPE_CHECKING:
+    from regard.attention.position_variants import DependencyTree
 
 
 class Position(ABC):  # noqa: B024 (its verbs belong to the three kinds below)
@@ -43,7 +46,7 @@ class Position(ABC):  # noqa: B024 (its verbs belong to the three kinds below)
         """For how many batch elements the scheme holds data; 1 when it is the same for all."""
         return 1
 
-    def with_tree(self, tree: DependencyTree) -> "Position":
+    def with_tree(self, tree: "DependencyTree") -> "Position":
         """The same scheme with the trees of this batch; most ignore them."""
         return self
 

@@ -5,15 +5,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention import learned_parts
-from regard.attention.dependency_tree import DependencyTree
+from regard.attention import parts
 from regard.attention.gate import Gate, NoGate, StateGate, check_state
 from regard.attention.normaliser import Normaliser, Softmax
+from regard.attention.parts import attach_own_parts, format_part, own_parts_of, parse_part, parse_toml
 from regard.attention.pattern import Full, Pattern
 from regard.attention.position import EmbeddingPosition, NoPosition, Position, QueryKeyPosition, ScorePosition
-from regard.attention.relative_position import RelativeVectors
+from regard.attention.position_variants import DependencyTree, RelativeVectors
 from regard.attention.score import InnerProduct, ScaledDot, Score
-from regard.attention.serialize import attach_own_parts, format_part, own_parts_of, parse_part, parse_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +101,13 @@ class Recipe:
         used = {"score": self.score} | {f"position{n}": part for n, part in enumerate(self.score_positions)}
         used |= {f"inside{n}": part for n, part in enumerate(self.query_key_positions)}
         used |= {"pattern": self.pattern, "normaliser": self.normaliser, "gate": self.gate}
-        found = (learned_parts.learned_modules(part, name) for name, part in used.items())
+        found = (parts.learned_modules(part, name) for name, part in used.items())
         return nn.ModuleDict({way: module for each in found for way, module in each.items()})
 
     def to_toml(self) -> str:
         """A line of TOML for each part. Learned ones are described, not stored: their weights travel as safetensors."""
         text = "".join(f"{name} = {format_part(part)!r}\n" for name, part in self.parts().items())
-        return attach_own_parts(text, learned_parts.find_own_parts(self))
+        return attach_own_parts(text, parts.find_own_parts(self))
 
     @staticmethod
     def from_toml(text: str) -> "Recipe":
@@ -120,4 +119,4 @@ class Recipe:
 
     def fresh(self) -> "Recipe":
         """The same recipe with weights of its own, so that layers built from one recipe do not share them."""
-        return Recipe(**learned_parts.fresh({"position": self.position} | vars(self)))
+        return Recipe(**parts.fresh({"position": self.position} | vars(self)))

@@ -378,8 +378,8 @@ class TopBlocks(ContentPattern):
     def choose(self, q, k, positions, past):
         if positions.start is None:
             raise ValueError(f"{self} needs consecutive positions from the first key on; pass q_index as a number")
-        begun = positions.start % self.group
-        if begun and not isinstance(past, BlockChoice):
+        remainder = positions.start % self.group
+        if remainder and not isinstance(past, BlockChoice):
             raise ValueError(
                 f"{self} lets the first of {self.group} queries choose for all, and these begin at {positions.start}, "
                 "behind one; pass queries from a multiple on, or a KV cache"
@@ -387,7 +387,7 @@ class TopBlocks(ContentPattern):
         offset = -positions.start % self.group
         own = positions.q[offset :: self.group] // self.block
         chosen = self.best_blocks(q[:, :, offset :: self.group], k, own)
-        if begun:
+        if remainder:
             assert isinstance(past, BlockChoice)  # or it was refused
             chosen = torch.cat((past.chosen[:, :, -1:], chosen), 2)
         return BlockChoice(chosen, self.block, self.group, positions.start // self.group)

@@ -2,7 +2,7 @@
 
 Patterns are evaluated at indices: the order of tokens in a row of packed texts, or in a KV cache. Position schemes
 are evaluated at positions: the place in the text. Where the two differ, these parts translate one into the other.
-A layer is told both, and what hides tokens, by a `Context`.
+A layer gets both, and what hides tokens, as a `Context`.
 """
 
 from collections.abc import Iterable
@@ -19,10 +19,10 @@ from regard.attention.batch_patterns import (
     batch_row,
     describe_tensor,
 )
-from regard.attention.dependency_tree import DependencyTree
 from regard.attention.gate import NoGate
 from regard.attention.pattern import Full, Indices, Pattern
 from regard.attention.position import Bias, PositionSum, ScorePosition
+from regard.attention.position_variants import DependencyTree
 from regard.attention.recipe import Recipe
 
 
@@ -196,7 +196,7 @@ class Segments:
         return self.positions if self.key_positions is None else self.key_positions
 
 
-# --- what a layer is told ---
+# --- the context of a layer ---
 
 
 @dataclass(frozen=True, eq=False)

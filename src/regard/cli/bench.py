@@ -90,8 +90,8 @@ def bench(
             console.print(f"not measured: {one.name}: {one.why}", soft_wrap=True, highlight=False, markup=False)
         if not rows:
             continue
-        asked = reproduce_command(benchmark.name, setting, data)
-        typer.echo(f"written: {write_results(benchmark, rows, missing, asked, setting, out)}")
+        command = reproduce_command(benchmark.name, setting, data)
+        typer.echo(f"written: {write_results(benchmark, rows, missing, command, setting, out)}")
         if plot:
             typer.echo(f"drawn: {write_plot(benchmark, rows, device, plot)}")
         wrong += [f"{benchmark.name}: {row.case}: {row.implementation}: {row.message}" for row in rows if row.failed]

@@ -103,7 +103,7 @@ class VocabularyOptions:
     def text(self, settings: type[Any], **more: Any) -> Any:
         """The table [text] of a run: of the vocabularies in a folder, or of what is asked for."""
         from regard.data.preparation import vocabulary_text
-        from regard.training.run_folder import SETTINGS
+        from regard.training.checkpoint import SETTINGS
 
         table = type(settings().text)
         if self.vocabulary is None:
@@ -459,7 +459,7 @@ def prepare(
     from regard.data.lm_blocks import parse_text_sources
     from regard.data.preparation import PairPreparation, TextPreparation
     from regard.tasks.language_modeling.task import LanguageModelingSettings
-    from regard.tasks.tokenizers import train_text_tokenizer
+    from regard.tasks.pretrained import train_text_tokenizer
     from regard.tasks.translation.task import TranslationSettings, train_tokenizers
 
     more = {"vocabulary": vocabularies.vocabulary, "held_out": held_out, "workers": workers or os.cpu_count() or 1}

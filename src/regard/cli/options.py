@@ -240,6 +240,25 @@ def read_input(argument: str | None) -> InputLines:
     )
 
 
+@dataclass(frozen=True)
+class TextFiles:
+    """The text that a command reads line by line, and where it writes a line for each."""
+
+    file: TextArgument = None
+    out: OutOption = None
+
+    @property
+    def are_typed(self) -> bool:
+        """Nothing is given, and somebody sits at the terminal."""
+        return self.file is None and sys.stdin.isatty()
+
+    def read(self) -> InputLines:
+        return read_input(self.file)
+
+    def writable_out(self) -> Path | None:
+        return self.out and writable_file(self.out)
+
+
 def read_whole_input(argument: str | None) -> str:
     """The same as one text, its line ends as they are."""
     from regard.data.files import iter_lines, read_lines

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from regard.tasks.pretrained import PretrainedModel
     from regard.tasks.protocol import Task
     from regard.tasks.splits import LoadedExamples
+    from regard.training.checkpoint import FolderLock
     from regard.training.distributed import ProcessGroup
     from regard.training.run import TrainingRun
-    from regard.training.run_folder import FolderLock
     from regard.training.step import Report
 
 # initial weights, in a run folder: the run may be killed before its first checkpoint
@@ -244,8 +244,8 @@ def train_run(request: TrainRequest, track: str | None = None) -> TrainedRun:
 
 def train_in_group(request: TrainRequest, group: "ProcessGroup", track: str | None) -> TrainedRun:
     from regard.tasks.own_parts import OwnParts
+    from regard.training.checkpoint import SETTINGS, lock_folder, save_example
     from regard.training.run import discard_log, last_logged_step, write_line
-    from regard.training.run_folder import SETTINGS, lock_folder, save_example
     from regard.training.tracking import TrackedRun, require_tracker, start_tracker
 
     out = request.out
@@ -496,7 +496,7 @@ def refuse_finished_run(fit: "TrainingRun", done: int, changes: Mapping[str, lis
 def resolve_task(out: Path, recipe: Path | None, name: str | None) -> "Task":
     """The task of --task, of the recipe, of the run in the folder, or translation."""
     from regard.tasks.config import DEFAULT_TASK, read_task_name, resolve_task_name
-    from regard.training.run_folder import SETTINGS, resolve_run
+    from regard.training.checkpoint import SETTINGS, resolve_run
 
     if recipe is None:
         there = task_of_run(out) if (resolve_run(out)[0] / SETTINGS).exists() else None
@@ -512,7 +512,7 @@ def with_recipe_parts(own_parts: "OwnParts", recipe: Path | None) -> "OwnParts":
     """And those of the files that a recipe names; the settings of a run are none: what they name is not run."""
     from regard.tasks.config import read_tables
     from regard.tasks.own_parts import read_record
-    from regard.training.run_folder import SETTINGS
+    from regard.training.checkpoint import SETTINGS
 
     if recipe is None or recipe.name == SETTINGS:
         return own_parts
@@ -537,7 +537,7 @@ def resolve_settings(
     A run with weights refuses settings of another model: they need a folder of their own.
     """
     from regard.tasks.config import changed_settings
-    from regard.training.run_folder import SETTINGS
+    from regard.training.checkpoint import SETTINGS
 
     saved = [name for name in ("model.safetensors", "checkpoints/*/*") if any(out.glob(name))]
     if not (out / SETTINGS).exists():
@@ -611,8 +611,10 @@ FIRST_REPORT_SECONDS, REPORT_EVERY_SECONDS = 3.0, 10.0  # seconds
 SMOOTH = 0.95  # decay of the running averages, per step
 
 
-def train_with_progress(fit: "TrainingRun", console: "Console", asked: Callable[[], bool] = lambda: False) -> bool:
-    """Train to the end, or until a signal or `asked` says to stop; True if it reached the end."""
+def train_with_progress(
+    fit: "TrainingRun", console: "Console", should_stop: Callable[[], bool] = lambda: False
+) -> bool:
+    """Train to the end, or until a signal or `should_stop` says to stop; True if it reached the end."""
     from regard.training.loop import DivergedError
 
     config, step = fit.config, fit.last_step
@@ -629,7 +631,7 @@ def train_with_progress(fit: "TrainingRun", console: "Console", asked: Callable[
                     progress.console.print(validation_line(report, running), highlight=False, soft_wrap=True)
                 elif line := pace.line(step, running):
                     progress.console.print(line, highlight=False, soft_wrap=True)
-                if fit.group.any(flag=stop.is_set() or asked()) and step < config.steps:
+                if fit.group.any(flag=stop.is_set() or should_stop()) and step < config.steps:
                     steps.close()  # writes a checkpoint
                     return False
         except DivergedError as error:

@@ -18,7 +18,7 @@ from regard.data.tokenizers.base import TokenizedText
 from regard.decode.stepwise import Greedy
 from regard.decode.translation import translate_texts
 from regard.models.seq2seq import DecodableModel, inference_mode
-from regard.training.run_folder import resolve_run
+from regard.training.checkpoint import resolve_run
 from regard.world.world import Sentence
 
 if TYPE_CHECKING:

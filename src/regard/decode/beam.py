@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.attention import Learned
 from regard.attention.core import is_recorded
-from regard.attention.learned_parts import field_values
+from regard.attention.parts import field_values
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode import beam_decoder
 from regard.decode.beam_decoder import (

@@ -17,9 +17,9 @@ from regard.attention.score import InnerProduct
 from regard.data.tokenizers.base import BOS
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis, token_index
 from regard.decode.topk import TopKLogProbs, topk_logprobs_torch
+from regard.layers.transformer_layers import DecoderLayer, EncoderLayer
 from regard.models.seq2seq import DecodableModel, Reorderable, encode_sources
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 
 MIN_COVERAGE = 1e-9  # a source token that was never attended to costs much, but not infinity
 

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.attention.learned_parts import field_values
+from regard.attention.parts import field_values
 from regard.decode.beam import (
     SLOTS,
     Backpointers,

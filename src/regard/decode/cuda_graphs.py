@@ -19,8 +19,8 @@ from regard.decode.beam import Beam, BeamState, advance_beams, backtrack, initia
 from regard.decode.beam_decoder import select_sentences
 from regard.decode.kv_cache import BeamKVCache, TransformerBeams, encode_padded, pad_sources
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis, LengthLimit
+from regard.layers.transformer_layers import KeysValues
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import KeysValues
 from regard.ops.cuda_graph import GraphCapture
 
 PaddedSources = tuple[Tensor, Tensor]  # ids and mask

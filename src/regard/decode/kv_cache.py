@@ -23,9 +23,9 @@ from regard.decode.beam_decoder import keep_sentences
 from regard.decode.quantized_linear import ChunkedVocabLinear, OutputLinear, ScreenedLinear
 from regard.decode.search import Ids
 from regard.decode.topk import TopKLogProbs, topk_logprobs_torch
-from regard.models import transformer_layers
+from regard.layers import transformer_layers
+from regard.layers.transformer_layers import DecoderLayer, KeysValues
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import DecoderLayer, KeysValues
 
 Slots = tuple[Float[Tensor, "b g c d"], Float[Tensor, "b g c d"]]  # the keys, and the values
 FEW_BEAMS = 16  # whose matrix products take as long as one beam's

@@ -20,11 +20,10 @@ from regard.decode.cuda_graphs import CapturedSteps
 from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear, OutputLinear, ScreenedLinear
 from regard.decode.text_generation import IdleDecoders
 from regard.layers.embedding import TiedEmbeddings
-from regard.layers.sublayers import FeedForward
+from regard.layers.transformer_layers import DecoderLayer, EncoderLayer, FeedForward
 from regard.models.language_model import LanguageModel, TransformerLM
 from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.ops.cuda_graph import CUDAGraphCapture
 from regard.ops.linear import FusedLinear, LinearPart, MkldnnLinear
 

@@ -45,10 +45,10 @@ from regard.decode.quantized_linear import OutputLinear
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Ids, LengthLimit, token_index
 from regard.decode.stepwise import Greedy, PartialHypothesis, Sampling, StepwiseSearch, mask_disallowed
 from regard.decode.topk import log_probabilities, stable_topk, topk_logprobs_torch
+from regard.layers.transformer_layers import EncoderLayer
 from regard.models.language_model import RNNLM, LanguageModel, TransformerLM
 from regard.models.rnn_seq2seq import RNNState
 from regard.models.seq2seq import DecoderState, inference_mode, pad_ids
-from regard.models.transformer_layers import EncoderLayer
 from regard.ops.cuda_graph import CUDAGraphCapture, GraphCapture
 
 NO_EOS = -2  # no candidate's token: -1 stands for no candidate

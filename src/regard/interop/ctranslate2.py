@@ -38,10 +38,9 @@ from regard.interop.export_format import (
     write_tokenizers,
 )
 from regard.layers.embedding import Embedding, PositionalEmbedding
-from regard.layers.sublayers import PreNorm, Residual
+from regard.layers.transformer_layers import DecoderLayer, EncoderLayer, PreNorm, Residual
 from regard.models.language_model import LanguageModel, TransformerLM
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.translation.task import Translator
 

@@ -49,9 +49,8 @@ from regard.decode.topk import log_probabilities
 from regard.decode.translation import translate_all
 from regard.interop.huggingface.families import MAX_POSITIONS
 from regard.layers.embedding import PositionalEmbedding
-from regard.layers.sublayers import ACTIVATIONS, PostNorm, PreNorm
+from regard.layers.transformer_layers import ACTIVATIONS, DecoderLayer, EncoderLayer, PostNorm, PreNorm
 from regard.models.seq2seq import inference_mode
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.translation.task import Translator
@@ -600,7 +599,7 @@ def used_tokenizers(task_model: PretrainedModel) -> dict[str, Tokenizer]:
 
 
 def text_tokenizer(task_model: PretrainedModel, tokenizer: Tokenizer) -> library.Tokenizer:
-    """tokenizer.json of one of them. What ends a source an engine itself adds, and a target begins as it is told to."""
+    """tokenizer.json of one of them. An engine itself adds what ends a source; a request says how a target begins."""
     if isinstance(task_model, Translator):
         return export_tokenizer(tokenizer, before=tokenizer.first_ids if tokenizer is task_model.source else ())
     before, after = frame_ids(task_model, tokenizer)

@@ -69,8 +69,8 @@ from regard.tasks.registry import task_of_run
 from regard.tasks.runs import summarize_run
 from regard.tasks.tagging.task import Tagger
 from regard.tasks.translation.task import Translator
+from regard.training.checkpoint import EXAMPLE, WEIGHTS, read_example, resolve_run, resolve_weights
 from regard.training.run import LOG_FILE
-from regard.training.run_folder import EXAMPLE, WEIGHTS, read_example, resolve_run, resolve_weights
 
 # the module of each format, which is loaded when it is asked for, and its class there
 FORMATS = {

@@ -32,11 +32,11 @@ from regard.interop.export_format import (
     translation_limit,
     write_tokenizers,
 )
+from regard.layers.transformer_layers import DecoderLayer, EncoderLayer
 from regard.models.encoder import MaskedLanguageModel, SequenceClassifier, TokenClassifier
 from regard.models.language_model import LanguageModel, TransformerLM
 from regard.models.seq2seq import DecoderState, Memory, inference_mode
 from regard.models.transformer import EncodedSource, KVCaches, Transformer
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.sequence_classification.task import TextClassifier
 from regard.tasks.tagging.task import Tagger

@@ -2,7 +2,7 @@
 
 from regard.layers.embedding import TIES, Embedding, TiedEmbeddings
 from regard.layers.rnn import CELLS, GRU, LSTM, Cell, Elman, HiddenState, RNNLayers
-from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS, FeedForward, PostNorm, PreNorm, Residual
+from regard.layers.transformer_layers import ACTIVATIONS, NORM_ORDERS, FeedForward, PostNorm, PreNorm, Residual
 
 __all__ = [
     "ACTIVATIONS",

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
 from regard.attention import DependencyTree, Recipe
-from regard.attention.learned_parts import learned_modules
-from regard.attention.serialize import find_named
+from regard.attention.parts import find_named, learned_modules
 
 X = Float[Tensor, "b t model"]
 SCALES = {

@@ -1,5 +1,6 @@
 """Models: from the recurrent encoder–decoder to the Transformer, on one interface."""
 
+from regard.layers.stack import StackConfig
 from regard.models.config import KINDS, ModelConfig, build_model
 from regard.models.rnn_seq2seq import (
     READOUTS,
@@ -16,7 +17,6 @@ from regard.models.rnn_seq2seq import (
     TanhReadout,
 )
 from regard.models.seq2seq import DecoderState, Memory, Seq2Seq, count_parameters
-from regard.models.stack import StackConfig
 from regard.models.transformer import Transformer
 
 __all__ = [

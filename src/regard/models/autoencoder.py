@@ -30,6 +30,8 @@ from regard.layers.pooling import (
     Tokens,
 )
 from regard.layers.rnn import CELLS, HiddenState, RNNLayers
+from regard.layers.stack import LayerRecipes, StackConfig
+from regard.layers.transformer_layers import DecoderLayer, cross_keys_values, decode_layers
 from regard.models.config import (
     LANGUAGE_MODEL_KINDS,
     RNN_KINDS,
@@ -45,9 +47,7 @@ from regard.models.config_base import Choices, RecipeText
 from regard.models.encoder import Encoder
 from regard.models.rnn_seq2seq import Annotations, AttentionRNNState, LuongDecoder, RNNAttention
 from regard.models.seq2seq import DecoderState, M, Memory, S, Seq2Seq
-from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.transformer import EncodedSource, KVCaches, make_causal
-from regard.models.transformer_layers import DecoderLayer, cross_keys_values, decode_layers
 from regard.ops.dropout import Dropout
 
 X = Float[Tensor, "b t model"]

@@ -30,7 +30,7 @@ from regard.attention import (
     parse_part,
 )
 from regard.attention.backends.reference import fold_query
-from regard.attention.serialize import attach_own_parts, find_named
+from regard.attention.parts import attach_own_parts, find_named
 from regard.layers.embedding import SCALES, TIES, TiedEmbeddings
 from regard.layers.pooling import (
     AttentionPooling,
@@ -42,7 +42,8 @@ from regard.layers.pooling import (
     TokenWeightPooling,
 )
 from regard.layers.rnn import CELLS, RNNLayers
-from regard.layers.sublayers import ACTIVATIONS, FEED_FORWARDS, NORM_ORDERS, NORM_TYPES
+from regard.layers.stack import LayerRecipes, StackConfig
+from regard.layers.transformer_layers import ACTIVATIONS, FEED_FORWARDS, NORM_ORDERS, NORM_TYPES
 from regard.models.baselines import LogRatioPooling, TfIdfPooling
 from regard.models.config_base import AT_LEAST_0, Choices, ConfigBase, OneRecipe, Ranges, RecipeText, recipe_text
 from regard.models.rnn_seq2seq import (
@@ -57,7 +58,6 @@ from regard.models.rnn_seq2seq import (
     RNNSeq2Seq,
 )
 from regard.models.seq2seq import Seq2Seq
-from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.transformer import Transformer, make_causal
 
 # --- translation and text models ---
@@ -105,9 +105,16 @@ CHOICES: Choices = {
 }
 
 
+# layers, width, hidden width, heads
+TEXT_SIZES = {"tiny": (2, 128, 256, 4), "small": (4, 256, 1024, 4), "base": (6, 512, 2048, 8)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextModelConfig(ConfigBase):
     """Abstract: the keys that all models of texts have."""
+
+    sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
+    default_size: ClassVar[str] = "tiny"
 
     kind: str
     layers: int = 2
@@ -291,8 +298,6 @@ LANGUAGE_MODEL_KINDS = (*RNN_KINDS, *TRANSFORMER_KINDS)
 POOLINGS = ("mean", "max", "last", "class", "tf-idf", "log-ratio", "weights", "attention")
 WORD_EMBEDDING_KINDS = ("learned", "skip-gram", "file", "one-hot")
 STATIC_POOLINGS = ("mean", "last", "tf-idf", "log-ratio", "weights")  # poolings that need no vectors to weigh tokens
-# layers, width, hidden width, heads
-TEXT_SIZES = {"tiny": (2, 128, 256, 4), "small": (4, 256, 1024, 4), "base": (6, 512, 2048, 8)}
 TEXT_CHOICES: Choices = {**STACK_CHOICES, "embedding_scale": ("input", "none")}
 TRANSFORMER_FIELDS: Choices = dict.fromkeys((*STACK_FIELDS, "recipe"), TRANSFORMER_KINDS)
 
@@ -321,8 +326,6 @@ class EncoderConfig(TextModelConfig):
         **dict.fromkeys(("layers", "hidden"), LANGUAGE_MODEL_KINDS),
         "directions": RNN_KINDS,
     }
-    sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
-    default_size: ClassVar[str] = "tiny"
 
     directions: int = 1
     embedding_norm: bool = False
@@ -386,8 +389,6 @@ class LanguageModelConfig(TextModelConfig):
         **dict.fromkeys(("kv_rank", "query_rank", "rotary_head", "value_head", "attention_form"), TRANSFORMER_KINDS),
         "weight_dropout": RNN_KINDS,
     }
-    sizes: ClassVar[tuple[str, ...]] = tuple(TEXT_SIZES)
-    default_size: ClassVar[str] = "tiny"
 
     input_dropout: float = 0.0
     output_dropout: float = 0.0

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Self
 from torch import nn
 
 from regard.attention import Recipe
-from regard.attention.serialize import own_parts_of
-from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS, Residual
+from regard.attention.parts import own_parts_of
+from regard.layers.transformer_layers import ACTIVATIONS, NORM_ORDERS, Residual
 from regard.models.rnn_seq2seq import READOUTS
 
 OneRecipe = str | Recipe  # in TOML; a `Recipe` becomes its text

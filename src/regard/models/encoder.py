@@ -17,13 +17,14 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from regard.attention import AttentionSites, Context, DependencyTree, Padding, Recipe, SiteName
-from regard.attention.serialize import find_named
+from regard.attention.parts import find_named
 from regard.data.batching import pad_rows
 from regard.data.tokenizers.base import UNK, WordTokenizer
 from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.pooling import Pooling, StaticPooling, token_mask
 from regard.layers.rnn import CELLS, RNNLayers
-from regard.layers.sublayers import ACTIVATIONS
+from regard.layers.stack import LayerRecipes, StackConfig
+from regard.layers.transformer_layers import ACTIVATIONS, EncoderLayer, encode_layers
 from regard.models.baselines import BagOfWordsClassifier, CorpusWeights, SkipGram, WordVectors, train_vectors
 from regard.models.config import (
     RNN_KINDS,
@@ -37,8 +38,6 @@ from regard.models.config import (
     needs_tree,
     text_recipes,
 )
-from regard.models.stack import LayerRecipes, StackConfig
-from regard.models.transformer_layers import EncoderLayer, encode_layers
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 

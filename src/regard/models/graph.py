@@ -38,11 +38,11 @@ from regard.attention import (
     steps,
 )
 from regard.attention.multihead import concatenate_heads
-from regard.layers.sublayers import FeedForward
+from regard.layers.stack import StackConfig
+from regard.layers.transformer_layers import FeedForward
 from regard.models.config import STACK_CHOICES, check_recipe_shapes
 from regard.models.config_base import Choices, ConfigBase, OneRecipe, recipe_text
 from regard.models.encoder import make_classifier_head
-from regard.models.stack import StackConfig
 from regard.ops.dropout import Dropout
 
 # --- graph attention ---

@@ -16,12 +16,12 @@ from regard.attention.kv_cache import LayerCache
 from regard.attention.pattern import And, Or
 from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.rnn import CELLS, RNNLayers
+from regard.layers.stack import LayerRecipes, StackConfig
+from regard.layers.transformer_layers import EncoderLayer
 from regard.models.config import RNN_KINDS, LanguageModelConfig, make_stack_config, text_recipes
 from regard.models.rnn_seq2seq import RNNState
 from regard.models.seq2seq import DecoderState, Logits, S, Tokens
-from regard.models.stack import LayerRecipes, StackConfig
 from regard.models.transformer import KVCaches, make_causal
-from regard.models.transformer_layers import EncoderLayer
 from regard.ops.dropout import Dropout
 
 X = Float[Tensor, "b t m"]

@@ -24,9 +24,8 @@ from regard.attention import (
 from regard.attention.kv_cache import LayerCache
 from regard.data.batching import PackedBatch
 from regard.layers.embedding import PositionalEmbedding, TiedEmbeddings
-from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
-from regard.models.stack import LayerRecipes, StackConfig
-from regard.models.transformer_layers import (
+from regard.layers.stack import LayerRecipes, StackConfig
+from regard.layers.transformer_layers import (
     DecoderLayer,
     EncoderLayer,
     KeysValues,
@@ -34,9 +33,10 @@ from regard.models.transformer_layers import (
     decode_layers,
     encode_layers,
 )
+from regard.models.seq2seq import DecoderState, Memory, Seq2Seq
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
-from regard.ops.fused_dropout import DropoutNoise, draw_seed, embedding_dropout
+from regard.ops.fused_layers import DropoutNoise, draw_seed, embedding_dropout
 
 X = Float[Tensor, "b t model"]
 

@@ -34,11 +34,11 @@ from torch import Tensor, nn
 from regard.attention import AttentionSites, Context, EmbeddingPosition, GateCore, Padding, Recipe, SiteName
 from regard.layers.embedding import PositionalEmbedding
 from regard.layers.pooling import AttentionPooling
+from regard.layers.stack import LayerRecipes, StackConfig
+from regard.layers.transformer_layers import EncoderLayer, KeysValues, encode_layers
 from regard.models.config import EncoderConfig, check_heads, check_recipe_shapes, parse_recipes
 from regard.models.config_base import Choices, ConfigBase, RecipeText
 from regard.models.encoder import Encoder, make_classifier_head
-from regard.models.stack import LayerRecipes, StackConfig
-from regard.models.transformer_layers import EncoderLayer, KeysValues, encode_layers
 from regard.ops.dropout import Dropout
 
 # --- patches ---

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.ops import dispatch
-from regard.ops.fused_linear import fused_qkv_linear, has_bias
+from regard.ops.fused_layers import fused_qkv_linear, has_bias
 
 
 def project_all(

@@ -30,11 +30,11 @@ from regard.attention.layer_options import LayerOptions
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.native_sparse import NativeSparse
 from regard.attention.normaliser import Softmax
+from regard.attention.parts import leaves
 from regard.attention.pattern import Causal, Full, Window
 from regard.attention.position import NoPosition, Position, Rotary
 from regard.attention.position_variants import Sinusoidal
 from regard.attention.recipe import Recipe
-from regard.attention.serialize import leaves
 from regard.attention.sparse_patterns import is_content
 from regard.see.plots.draw import ascii
 from regard.see.plots.layout import MUTED, PAPER, PLAIN_FONTS, TextLine

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from regard.attention import SiteName
 from regard.attention.core import UNDECLARED_AXES
-from regard.attention.learned_parts import field_values
+from regard.attention.parts import field_values
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.decode.alignment import Links
 from regard.decode.beam import Beam, BeamSearch
@@ -40,9 +40,17 @@ from regard.see.sites import AttentionRecorder, AttentionSite, GateSite, apply_e
 from regard.tasks.model_packages import resolve_model
 from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import EncodedInput, GenerationInput, Predictions, Task, TaskInput, TokenAxis
+from regard.tasks.protocol import (
+    EncodedInput,
+    GenerationInput,
+    Predictions,
+    Task,
+    TaskInput,
+    TokenAxis,
+    token_id,
+    token_label,
+)
 from regard.tasks.registry import get_task, task_of_run
-from regard.tasks.tokenizers import token_id, token_label
 
 MAX_TOKENS = 16_384  # tokens of an input, unless more are allowed
 

@@ -33,9 +33,8 @@ from regard.serve.handlers import (
     text_field,
 )
 from regard.serve.trace_cache import CachedTrace
-from regard.tasks.protocol import GenerationInput
+from regard.tasks.protocol import GenerationInput, token_label
 from regard.tasks.registry import get_task
-from regard.tasks.tokenizers import token_label
 
 OPTIONS = 20
 

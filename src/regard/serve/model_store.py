@@ -23,7 +23,7 @@ from regard.tasks.image_batches import EXAMPLE_IMAGES, example_world
 from regard.tasks.own_parts import OwnParts
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.registry import get_task, task_of_run
-from regard.training.run_folder import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints, read_example
+from regard.training.checkpoint import CHECKPOINTS, WEIGHTS, checkpoint_path, checkpoints, read_example
 
 MAX_UPLOADS = 64  # uploaded images and sounds kept
 MAX_PIXELS = 2**24  # of an image: decoding and encoding it takes about 300 MB

@@ -25,13 +25,12 @@ from regard.attention.functional import steps
 from regard.attention.layer_options import LayerOptions
 from regard.attention.multihead import MultiHeadAttention
 from regard.attention.normaliser import Softmax
+from regard.attention.parts import PARTS, RENAMED_PARTS, leaves, parse_part
 from regard.attention.pattern import And, Causal, Full, Not, Or, Pattern, Positions, StrictCausal
 from regard.attention.position import Rotary
-from regard.attention.position_variants import Learned, Sinusoidal
+from regard.attention.position_variants import Alibi, Learned, LogBuckets, RelativeBias, Sinusoidal
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, LogBuckets, RelativeBias
 from regard.attention.score import Additive, Bilinear, Dot, InnerProduct, ScaledDot
-from regard.attention.serialize import PARTS, RENAMED_PARTS, leaves, parse_part
 from regard.attention.sparse_patterns import Block, Random
 from regard.models.rnn_seq2seq import PrecomputedAdditive
 from regard.models.safetensors_io import shapes_only

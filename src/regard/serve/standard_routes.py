@@ -22,7 +22,7 @@ from regard.decode.translation import Translation
 from regard.serve.api import NO_KEY, Api, ServedModel, Text, TextPart, header_key, ok, text_parts
 from regard.serve.encoding import RequestError, encode_json
 from regard.serve.scheduler import PAST_DEADLINE, GenerationJob, Job
-from regard.tasks.tokenizers import token_label
+from regard.tasks.protocol import token_label
 
 LANGUAGES = {"en": "English", "fr": "French", "de": "German", "es": "Spanish", "it": "Italian", "nl": "Dutch"}
 LANGUAGES |= {"pt": "Portuguese", "ru": "Russian", "zh": "Chinese", "ja": "Japanese", "cs": "Czech", "pl": "Polish"}

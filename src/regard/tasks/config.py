@@ -12,7 +12,7 @@ from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from regard.attention import serialize
+from regard.attention import parts
 from regard.data.files import read_lines, require_small_file
 from regard.data.token_files import TextMixture
 from regard.data.tokenizers.base import TOKENIZED_LANGUAGES
@@ -236,9 +236,9 @@ def changed_settings(before: RunSettings, after: RunSettings) -> dict[str, list[
 
 def require_unchanged(settings: S, fitting: S, given: Collection[str]) -> S:
     """The settings that fit prepared corpora, unless the user has set another value for one of them."""
-    for name, (asked, prepared) in changed_settings(settings, fitting).items():
+    for name, (given_value, prepared) in changed_settings(settings, fitting).items():
         if name in given:
-            raise ValueError(f"{name} = {asked!r}, but the corpora were prepared with {prepared!r}; leave it out")
+            raise ValueError(f"{name} = {given_value!r}, but the corpora were prepared with {prepared!r}; leave it out")
     return fitting
 
 
@@ -287,7 +287,7 @@ def read_tables(path: Path) -> dict[str, Any]:
     """What a file of settings holds, before anything of it is checked."""
     text = "\n".join(read_lines(require_small_file(path)))
     try:
-        return parse_toml(text)
+        return parts.parse_toml(text)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -304,7 +304,7 @@ def read_depths(path: Path) -> dict[str, int]:
 
 def parse_toml(text: str) -> dict[str, Any]:
     try:
-        return serialize.parse_toml(text)
+        return parts.parse_toml(text)
     except ValueError as error:  # a TOMLDecodeError is one, too
         raise ValueError(f"the settings are no TOML: {error}") from None
 

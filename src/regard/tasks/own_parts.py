@@ -21,9 +21,9 @@ from typing import Any
 
 from torch import nn
 
-from regard.attention.serialize import PARTS, RENAMED_PARTS, Part, PartText, attach_own_parts
+from regard.attention.parts import PARTS, RENAMED_PARTS, Part, PartText, attach_own_parts
 from regard.data.files import make_folder, open_atomic, require_small_file
-from regard.layers.sublayers import ACTIVATIONS, NORM_ORDERS
+from regard.layers.transformer_layers import ACTIVATIONS, NORM_ORDERS
 from regard.models.rnn_seq2seq import READOUTS
 
 PartReference = str | Path | type | Callable[..., Any]  # the path of a file, or a part itself

@@ -1,4 +1,4 @@
-"""Pretrained models: saves and loads a model with its settings, tokenisers and labels; and what a model returns.
+"""Pretrained models: saves and loads a model with its settings, tokenizers (which it trains) and labels; its outputs.
 
 Outputs are values that print as text and show as tables in a notebook.
 """
@@ -17,11 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.data import ByteTokenizer, CharTokenizer, SubwordTokenizer, TextNormalizer, WordTokenizer
 from regard.data.files import make_folder, write_text_atomic
 from regard.data.preparation import load_vocabularies
 from regard.data.token_files import CorpusMixture, TextMixture
-from regard.data.tokenizers.base import Tokenizer
+from regard.data.tokenizers.base import NUM_SPECIAL_TOKENS, Tokenizer
 from regard.data.tokenizers.subwords import load_tokenizer
+from regard.models.baselines import WordVectors
+from regard.models.config import WordEmbeddingConfig
 from regard.models.safetensors_io import (
     check_compatible,
     load_weights,
@@ -31,12 +34,11 @@ from regard.models.safetensors_io import (
     shapes_only,
     write_weights,
 )
-from regard.tasks.config import RunSettings, read_depths
+from regard.tasks.config import PairTokenizerSettings, RunSettings, TokenizerSettings, read_depths
 from regard.tasks.own_parts import OwnParts, write_copies
 from regard.tasks.registry import is_huggingface_folder
-from regard.tasks.tokenizers import train_text_tokenizer
+from regard.training.checkpoint import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 from regard.training.config import Loss, TrainingData, TrainingJob, Validate
-from regard.training.run_folder import SETTINGS, WEIGHTS, resolve_run, resolve_weights
 
 T = TypeVar("T", bound=RunSettings)
 # files of parts as older runs call them
@@ -221,6 +223,61 @@ def settings_path(folder: Path) -> Path:
     if not (run / SETTINGS).exists():
         raise ValueError(f"{folder} holds no model: {SETTINGS} is missing; train one with regard train")
     return run / SETTINGS
+
+
+# --- new tokenizers, as the settings ask for them ---
+
+
+def train_tokenizer(
+    texts: Iterable[str], settings: PairTokenizerSettings | TokenizerSettings, normal: TextNormalizer
+) -> Tokenizer:
+    match settings.kind:
+        case "bpe":
+            return SubwordTokenizer.bpe(texts, size=settings.vocab_size, normalizer=normal)
+        case "unigram":
+            return SubwordTokenizer.unigram(texts, size=settings.vocab_size, normalizer=normal)
+        case "words":
+            return WordTokenizer.train(texts, size=settings.vocab_size, normalizer=normal)
+        case "bytes":
+            return ByteTokenizer(normal)
+        case "pretrained":
+            raise ValueError(
+                "text.kind = 'pretrained' is the tokenizer of a model imported from elsewhere; train on from its run "
+                "(--start), or choose another kind"
+            )
+        case _:
+            return CharTokenizer.train(texts, normalizer=normal)
+
+
+def extend_vocabulary(words: Tokenizer, more: Iterable[str], size: int) -> WordTokenizer:
+    """A vocabulary of words with others behind its own, up to `size` ids."""
+    if not isinstance(words, WordTokenizer):
+        raise ValueError("vectors from a file are of whole words; set text.kind = 'words'")
+    known = set(words.vocabulary)
+    others = [word for word in more if word not in known and word.split() == [word]]
+    return WordTokenizer((*words.vocabulary, *others)[: size - NUM_SPECIAL_TOKENS], words.normalizer)
+
+
+def token_strings(words: Tokenizer) -> tuple[str, ...]:
+    """The word of every id, if ids are words."""
+    return (*[""] * NUM_SPECIAL_TOKENS, *words.vocabulary) if isinstance(words, WordTokenizer) else ()
+
+
+def train_text_tokenizer(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
+    """For texts of one language."""
+    return train_tokenizer(
+        texts, settings, TextNormalizer(lower=settings.lowercase, language=settings.language or None)
+    )
+
+
+def train_tokenizer_with_vectors(
+    texts: Iterable[str], settings: TokenizerSettings, words: WordEmbeddingConfig
+) -> Tokenizer:
+    """The same; it knows words that have a vector from elsewhere, too."""
+    own = train_text_tokenizer(texts, settings)
+    return (
+        extend_vocabulary(own, WordVectors.load(words.file).words, settings.vocab_size) if words.kind == "file" else own
+    )
 
 
 # --- outputs ---

@@ -9,19 +9,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from regard.data.batching import collate_inputs
-from regard.data.tokenizers.base import Tokenizer
+from regard.data.tokenizers.base import NUM_SPECIAL_TOKENS, SPECIAL_LABELS, LosslessTokenizer, Tokenizer, format_piece
 from regard.tasks.config import RunSettings
 from regard.tasks.metrics import TaskMetrics
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.registry import MAX_SENTENCE_TOKENS
 from regard.tasks.splits import LoadedExamples, Split
-from regard.tasks.tokenizers import frequent_words
 
 T = TypeVar("T")
 EXAMPLE_SENTENCE = "the black cat ate the mouse"
@@ -121,6 +120,11 @@ class TokenAxis:
     word_ids: tuple[int | None, ...] = ()  # None: no word, as the end of a sentence; empty: there are no words
     grid: tuple[int, int] | None = None  # rows and columns of an image's patches, which are the last positions
 
+    @staticmethod
+    def of(tokenizer: Tokenizer, ids: Sequence[int]) -> "TokenAxis":
+        """The tokens with these ids, and the words that they spell."""
+        return TokenAxis(tuple(token_label(tokenizer, one) for one in ids), *group_into_words(tokenizer, ids))
+
     @property
     def word_groups(self) -> list[tuple[str, list[int]]]:
         """Each word with its positions, in their order; what is no word stands for itself."""
@@ -214,6 +218,71 @@ class Predictions:
     def best_options(self) -> list[str]:
         """The most probable option of each row."""
         return [self.option_name(n) for n in self.logits.argmax(-1).tolist()]
+
+
+# --- labels of tokens ---
+
+
+FREQUENT_IDS = 1000  # ids from which the words of an example are taken: vocabularies are sorted by frequency
+
+
+def token_label(tokenizer: Tokenizer, one: int) -> str:
+    """A token by itself, its spaces made visible."""
+    if one < NUM_SPECIAL_TOKENS:
+        return SPECIAL_LABELS[one]
+    return (
+        format_piece(tokenizer.pieces[one - NUM_SPECIAL_TOKENS])
+        if isinstance(tokenizer, LosslessTokenizer)
+        else tokenizer.decode([one])
+    )
+
+
+def token_id(tokenizer: Tokenizer, token: int | str) -> int:
+    """A token by its number or its name."""
+    if isinstance(token, str):
+        # of a character and a byte that look the same, the character, as `encode` would
+        names = {token_label(tokenizer, one): one for one in range(tokenizer.size)} | {
+            SPECIAL_LABELS[one]: one for one in SPECIAL_LABELS
+        }
+        if token in names:
+            return names[token]
+        raise ValueError(f"there is no token {token!r:.80} in the vocabulary of {tokenizer.size}")
+    return tokenizer.validate_ids([token])[0]
+
+
+@runtime_checkable
+class GroupsWords(Protocol):
+    """A tokenizer that knows by itself which ids make a word."""
+
+    def group(self, ids: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]: ...
+
+
+def group_into_words(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The words that ids spell, and the word of each: also of ids that no tokenizer would give for that text.
+
+    A space belongs to the word after it.
+    """
+    if isinstance(tokenizer, GroupsWords):
+        return tokenizer.group(ids)
+    if not isinstance(tokenizer, LosslessTokenizer):
+        return tuple(token_label(tokenizer, one) for one in ids), tuple(range(len(ids)))
+    word_ids: list[int] = []
+    spelt: list[bytes] = []
+    for one in ids:
+        piece = b"" if one < NUM_SPECIAL_TOKENS else tokenizer.pieces[one - NUM_SPECIAL_TOKENS]
+        if not spelt or (piece[:1].isspace() and spelt[-1].strip()):
+            spelt.append(b"")
+        spelt[-1] += piece
+        word_ids.append(len(spelt) - 1)
+    return tuple(word.strip().decode(errors="replace") for word in spelt), tuple(word_ids)
+
+
+def frequent_words(tokenizer: Tokenizer, count: int = 6) -> str:
+    """Some of the most frequent words of the vocabulary; "" if it has none."""
+    ids = range(NUM_SPECIAL_TOKENS, min(tokenizer.size, FREQUENT_IDS))
+    known = dict.fromkeys(word for id in ids if (word := tokenizer.decode([id]).strip()).isalpha())
+    longer = [word for word in known if len(word) > 1] or list(known)  # a character vocabulary has letters only
+    return " ".join(longer[:count])
 
 
 # --- the task ---

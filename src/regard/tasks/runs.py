@@ -14,8 +14,8 @@ from regard.models.safetensors_io import shapes_in
 from regard.tasks.config import read_tables, read_task_name
 from regard.tasks.pretrained import settings_path
 from regard.tasks.registry import get_task
+from regard.training.checkpoint import CHECKPOINTS, SETTINGS, WEIGHTS, checkpoints, read_state, resolve_run
 from regard.training.run import LOG_FILE, read_log
-from regard.training.run_folder import CHECKPOINTS, SETTINGS, WEIGHTS, checkpoints, read_state, resolve_run
 
 
 @dataclass(frozen=True)

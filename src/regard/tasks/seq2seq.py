@@ -18,11 +18,20 @@ from regard.decode.search import LengthLimit
 from regard.models.seq2seq import PackableModel, Seq2Seq, decoder_inputs, encode_sources
 from regard.models.transformer import Transformer
 from regard.tasks.pretrained import PretrainedModel
-from regard.tasks.protocol import EncodedInput, GenerationInput, InputSpec, Predictions, Task, TaskInput, TokenAxis
+from regard.tasks.protocol import (
+    EncodedInput,
+    GenerationInput,
+    InputSpec,
+    Predictions,
+    Task,
+    TaskInput,
+    TokenAxis,
+    token_label,
+)
 from regard.tasks.splits import drop_long, iterate_batches
-from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
-from regard.training.corpus import Corpus, PackedCorpus, PackedMixture, PackedPairs
+from regard.training.corpus import Corpus
+from regard.training.packed_corpus import PackedCorpus, PackedMixture, PackedPairs
 from regard.training.run import flops
 
 MEASURED_EXAMPLES = 100_000  # whose lengths say what a token takes
@@ -154,7 +163,7 @@ class TargetText:
     ids: tuple[int, ...]
     labels: tuple[str, ...]
     words: tuple[str, ...]
-    word_ids: tuple[int, ...]
+    word_ids: tuple[int | None, ...]
     end: str
 
 
@@ -222,8 +231,8 @@ class Seq2SeqTask(Task):
             return TargetText(read.ids, source_labels(target, read), read.words, read.word_ids, "</s>")
         ids = () if given.target is not None else given.ids
         assert ids is not None, "a search finds the target before it is encoded"
-        labels = tuple(token_label(target, one) for one in ids)
-        return TargetText(ids, labels, *group_into_words(target, ids), "</s>" if given.finished else "…")
+        axis = TokenAxis.of(target, ids)
+        return TargetText(ids, axis.labels, axis.words, axis.word_ids, "</s>" if given.finished else "…")
 
     def forward_batch(self, model: Any, encoded: Sequence[EncodedInput]) -> list[Float[Tensor, "rows options"]]:
         memory, lengths = encode_sources(model, [source for one in encoded for source in one.model_inputs[0]])

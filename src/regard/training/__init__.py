@@ -1,10 +1,9 @@
 """Training: the loop, schedules, checkpoints and deterministic resuming."""
 
-from regard.training.checkpoint import average, read_checkpoint, write_checkpoint
+from regard.training.checkpoint import Progress, average, checkpoints, read_checkpoint, write_checkpoint
 from regard.training.config import TrainConfig, TrainingData
 from regard.training.distributed import ProcessGroup, join_processes
 from regard.training.loop import DivergedError, train
-from regard.training.run_folder import Progress, checkpoints
 from regard.training.step import ConstantSchedule, CosineSchedule, NoamSchedule, Report, Schedule
 
 __all__ = [

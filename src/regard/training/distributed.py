@@ -29,14 +29,21 @@ from torch import Tensor, nn
 from regard.models.seq2seq import map_tensors
 from regard.models.transformer import DecoderLayer, EncoderLayer
 from regard.training.config import Loss, TrainConfig, TrainingData
-from regard.training.cuda_graph import collect_tensors
-from regard.training.run_folder import Progress
-from regard.training.step import BackwardFunction, StepResult, apply_update, gradient_norm, gradients_of
+from regard.training.step import (
+    BackwardFunction,
+    StepResult,
+    apply_update,
+    collect_tensors,
+    gradient_norm,
+    gradients_of,
+)
 from regard.world.splitmix import combine_seeds
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
     from torch.distributed.tensor import DTensor
+
+    from regard.training.checkpoint import Progress
 
 TIMEOUT = timedelta(
     hours=2
@@ -78,7 +85,7 @@ class ProcessGroup:
         self.any(flag=False)
 
     def any(self, *, flag: bool) -> bool:
-        """Whether any process says so; all are told."""
+        """Whether any process says so; all get the answer."""
         return flag if self.size == 1 else self.sum(int(flag)) > 0
 
     def sum(self, number: int) -> int:
@@ -96,13 +103,13 @@ class ProcessGroup:
         dist.broadcast(letters, 0)
         return json.loads(bytes(letters.tolist()))
 
-    def resume(self, read: Callable[[], Progress]) -> Progress:
+    def resume(self, read: "Callable[[], Progress]") -> "Progress":
         """Rank 0 reads the checkpoint first, for it also clears up; the others must find the same."""
         if self.size == 1:
             return read()
-        progress = read() if self.is_main else Progress()
+        progress = read() if self.is_main else None
         self.barrier()
-        progress = progress if self.is_main else read()
+        progress = progress or read()
         if self.any(flag=self.sum(progress.step) != self.size * progress.step):
             raise ValueError(
                 "the processes find different checkpoints; the folder of the run must be one that all machines share"

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from regard.ops.cuda_graph import GraphCapture
 from regard.ops.flat_adamw import FlatAdamW
 from regard.training.checkpoint import (
+    Progress,
     best_steps,
     has_finite_validation,
     is_validation_step,
+    lock_folder,
     out_of_patience,
     prune_checkpoints,
     record_validation,
@@ -33,11 +35,18 @@ from regard.training.checkpoint import (
 from regard.training.config import Loss, TrainConfig, TrainingData
 from regard.training.corpus import Corpus
 from regard.training.cpu_parallel import ThreadedBackward
-from regard.training.cuda_graph import CapturedBackward, CapturedStep, no_batches
 from regard.training.distributed import DistributedLoss, DistributedStep, ProcessGroup, Replica
 from regard.training.numerics import BF16Backward, FlatBF16Backward, use_deterministic
-from regard.training.run_folder import Progress, lock_folder
-from regard.training.step import AsyncScalars, BackwardFunction, LossScaleState, Report, take_step
+from regard.training.step import (
+    AsyncScalars,
+    BackwardFunction,
+    CapturedBackward,
+    CapturedStep,
+    LossScaleState,
+    Report,
+    no_batches,
+    take_step,
+)
 from regard.world.splitmix import GOLDEN_GAMMA, MIX_1, MIX_2, mix64
 
 

@@ -30,12 +30,20 @@ import torch
 from torch import nn
 
 from regard.data.files import require_file
+from regard.layers.transformer_layers import EncoderLayer
 from regard.models.safetensors_io import load_weights, write_weights
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import EncoderLayer
-from regard.training.checkpoint import average
+from regard.training.checkpoint import (
+    CHECKPOINTS,
+    WEIGHTS,
+    FolderLock,
+    Progress,
+    average,
+    checkpoints,
+    lock_folder,
+    read_valid_state,
+)
 from regard.training.config import TrainConfig, TrainingJob, make_train_config
-from regard.training.corpus import PackedBatches
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import (
     FIRST_SCALE,
@@ -50,15 +58,7 @@ from regard.training.loop import (
     train,
 )
 from regard.training.numerics import use_deterministic
-from regard.training.run_folder import (
-    CHECKPOINTS,
-    WEIGHTS,
-    FolderLock,
-    Progress,
-    checkpoints,
-    lock_folder,
-    read_valid_state,
-)
+from regard.training.packed_corpus import PackedBatches
 from regard.training.step import LossScaleState, Report
 from regard.training.tracking import RUN_IDS, TrackedStep, Tracker
 

@@ -350,9 +350,9 @@ class Grammar:
             raise DerivationError
         subject = self.draw_phrase(left, slot)
         if any(
-            _clash(adjective, said.adjective)
+            _clash(adjective, phrase.adjective)
             for noun_phrase in noun_phrases(subject)
-            for said in noun_phrase.adjective_phrases
+            for phrase in noun_phrase.adjective_phrases
         ):
             raise DerivationError
         return Clause(None, tense, negated, subject=subject, quality=quality)
@@ -450,7 +450,7 @@ class Grammar:
         elif left:
             relative = self.draw_relative_clause(left - 1, noun)
             if relative.quality is not None and any(
-                _clash(relative.quality.adjective, said.adjective) for said in qualities
+                _clash(relative.quality.adjective, quality.adjective) for quality in qualities
             ):
                 raise DerivationError
         disambiguating = next((quality for quality in qualities if quality.adjective is disambiguated_by), None)

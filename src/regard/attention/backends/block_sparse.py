@@ -31,12 +31,12 @@ from regard.attention.backends.sdpa import runs_dense, softmax_dropout
 from regard.attention.batch_patterns import BatchPattern, Documents, Padding, block_min_max
 from regard.attention.block_map import MIXED, BlockMap, Span, cached_for, move_to_device, planning_objections
 from regard.attention.gate import state_objections
+from regard.attention.parts import leaves
 from regard.attention.pattern import And, Causal, Full, Pattern, Positions
+from regard.attention.position_variants import LinearBias, is_linear
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import LinearBias, is_linear
 from regard.attention.scaled_score import split_cap
 from regard.attention.score import InnerProduct, ScaledDot
-from regard.attention.serialize import leaves
 from regard.attention.softmax_variants import split_sinks
 from regard.attention.sparse_patterns import BlockChoice
 

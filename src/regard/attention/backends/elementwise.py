@@ -6,7 +6,7 @@ and no tile must know of another. With ō the gradient of the output and w = f(s
     g_ij = ∂L/∂s_ij = f'(s_ij) (ō_i·v_j)
     ∂L/∂q_i = Σ_j g_ij k_j,    ∂L/∂k_j = Σ_i g_ij q_i,    ∂L/∂v_j = Σ_i w_ij ō_i.
 
-Here in plain torch, for every pattern; `kernels/elementwise.py` has the Triton kernels.
+Here in plain torch, for every pattern; `kernels/tiles.py` has the Triton kernels.
 """
 
 from abc import ABC, abstractmethod
@@ -80,7 +80,7 @@ def elementwise_attention(q: Q, k: K, v: V, engine: ElementwiseEngine) -> Out:
 def choose_engine(recipe: Recipe, q: Tensor, v: Tensor, positions: Positions) -> ElementwiseEngine:
     if triton_tile_objections(recipe.pattern, positions, q, v):
         return TorchElementwise(recipe.normaliser, ScoreTiles.of(recipe.pattern, positions, *q.shape[:2]))
-    from regard.attention.kernels.elementwise import TritonElementwise  # only here is Triton needed
+    from regard.attention.kernels.tiles import TritonElementwise  # only here is Triton needed
 
     interval = Interval.of(recipe.pattern)
     assert interval is not None  # or it would say why not

@@ -12,15 +12,14 @@ from regard.attention.backends.sdpa import runs_dense
 from regard.attention.batch_patterns import Edges
 from regard.attention.block_map import FULL, MIXED, cached_for, planning_objections
 from regard.attention.gate import BoundForget, state_objections
-from regard.attention.learned_parts import tensors
 from regard.attention.normaliser import Softmax
+from regard.attention.parts import leaves, tensors
 from regard.attention.pattern import Pattern, Positions
 from regard.attention.position import Bias
+from regard.attention.position_variants import RelativeBias
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import RelativeBias
 from regard.attention.scaled_score import split_cap
 from regard.attention.score import InnerProduct
-from regard.attention.serialize import leaves
 from regard.attention.softmax_variants import split_sinks
 
 Columns = tuple[Tensor, Tensor, Tensor, Tensor]  # how many blocks of each row are mixed, which, how many full, which

@@ -23,8 +23,8 @@ from regard.attention.backends import reference, sdpa
 from regard.attention.backends.block_sparse import conjuncts
 from regard.attention.block_map import MIXED, cached_for, is_immutable, planning_objections
 from regard.attention.gate import state_objections
-from regard.attention.learned_parts import tensors
 from regard.attention.normaliser import Softmax
+from regard.attention.parts import tensors
 from regard.attention.pattern import IndexGrid, Pattern, Positions
 from regard.attention.position import Bias
 from regard.attention.recipe import Recipe

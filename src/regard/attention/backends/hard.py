@@ -16,7 +16,7 @@ output's gradient goes to the selected values alone; that of log p = s_selected 
     ∂log p_i/∂s_ij = [j = selected_i] − softmax(s_i)_j,
 
 recomputed tile by tile from the log-sum-exp. Nothing of the size queries × keys ever exists. Here in plain torch, for
-every pattern; `kernels/hard.py` has the Triton kernels.
+every pattern; `kernels/tiles.py` has the Triton kernels.
 """
 
 from abc import ABC, abstractmethod
@@ -179,7 +179,7 @@ def choose_engine(recipe: Recipe, q: Tensor, v: Tensor, positions: Positions, se
     """With a seed for a sample, without for the best."""
     if triton_tile_objections(recipe.pattern, positions, q, v):
         return TorchHard(ScoreTiles.of(recipe.pattern, positions, *q.shape[:2]), seed)
-    from regard.attention.kernels.hard import TritonHard  # only here is Triton needed
+    from regard.attention.kernels.tiles import TritonHard  # only here is Triton needed
 
     interval = Interval.of(recipe.pattern)
     assert interval is not None  # or it would say why not

@@ -26,7 +26,7 @@ from regard.attention.score import ScaledDot
 from regard.ops import dispatch
 from regard.ops.dispatch import widen
 from regard.ops.dropout import mix_bits, shift_right
-from regard.ops.fused_linear import are_columns
+from regard.ops.fused_layers import are_columns
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:

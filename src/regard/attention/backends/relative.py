@@ -26,8 +26,8 @@ from regard.attention.block_map import planning_objections
 from regard.attention.gate import state_objections
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import And, Causal, Full, Pattern, Positions
+from regard.attention.position_variants import Clipped, LogBuckets, Relation, RelativeBias, RelativeVectors
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Clipped, LogBuckets, Relation, RelativeBias, RelativeVectors
 from regard.attention.score import InnerProduct, ScaledDot
 from regard.ops.dispatch import accumulation_dtype
 

@@ -1,4 +1,4 @@
-"""Additive attention as Triton kernels: Bahdanau's scores, softmax, their gradients, and the launches of all.
+"""Additive attention as Triton kernels: softmax of Bahdanau's scores, forward and backward, and their launches.
 
 Softmax, a row of scores at a time:
 

@@ -40,7 +40,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from regard.attention.gate import Decay
-from regard.attention.kernels.elementwise import load_block, precision, relu, store_block, tile_count, widths
+from regard.attention.kernels.tiles import load_block, precision, relu, store_block, tile_count, widths
 
 Q = Float[Tensor, "b h t d"]
 V = Float[Tensor, "b h t e"]

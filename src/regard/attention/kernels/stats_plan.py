@@ -23,8 +23,8 @@ from regard.attention.batch_patterns import Padding
 from regard.attention.normaliser import Softmax
 from regard.attention.pattern import And, Causal, Full, Pattern, Positions, StrictCausal, Window
 from regard.attention.position import Bias, ScorePosition
+from regard.attention.position_variants import Alibi, Clipped, LogBuckets, RelativeBias
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, Clipped, LogBuckets, RelativeBias
 from regard.attention.score import Dot, ScaledDot
 
 FAR = 2**28  # further apart than any two positions

@@ -37,7 +37,7 @@ from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
 from regard.training.config import TrainingData, TrainSettings
-from regard.training.corpus import PackedPairs
+from regard.training.packed_corpus import PackedPairs
 from regard.training.run import TrainingRun
 
 SUBWORDS = 8000

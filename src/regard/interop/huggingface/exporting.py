@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention import Recipe, Rotary, Sinusoidal
+from regard.attention.parts import format_part
 from regard.attention.position import PositionSum
-from regard.attention.serialize import format_part
 from regard.data.tokenizers.base import BOS, EOS, PAD, UNK, Tokenizer
 from regard.data.tokenizers.pretrained import ABSENT, PretrainedTokenizer, TokenizersEngine
 from regard.interop.export_format import (
@@ -169,8 +169,8 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, task_model: Any, longest
     )
     made.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
-    said = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    path.write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    config = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    path.write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_marian_tokenizer(translator: Translator, folder: Path, longest: int) -> None:
@@ -625,7 +625,7 @@ def label_names(task_model: Any) -> dict[str, Any]:
 def write_image_processor(classifier: ImageClassifier, folder: Path) -> None:
     _, height, width = classifier.preprocessor.shape
     scale = classifier.preprocessor.scale
-    said = {
+    settings = {
         "image_processor_type": "ViTImageProcessor",
         "size": {"height": height, "width": width},
         "resample": BILINEAR,
@@ -633,7 +633,7 @@ def write_image_processor(classifier: ImageClassifier, folder: Path) -> None:
         "image_std": list(scale.spread),
         **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
     }
-    (folder / "preprocessor_config.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def without_paths(settings: Any) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
@@ -12,8 +12,7 @@ from regard.data.labelled import Labels
 from regard.data.preprocess import ImagePreprocessor
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer, Special, TokenizerEngine, TokenizersEngine
-from regard.interop.gguf import SUFFIX, GGUFCheckpoint
-from regard.interop.huggingface.checkpoint import Checkpoint
+from regard.interop.huggingface.checkpoint import SUFFIX, Checkpoint, GGUFCheckpoint
 from regard.interop.huggingface.families import FAMILIES, CheckpointConfig, Family, feature_order
 from regard.interop.huggingface.weights import (
     AxisOrder,
@@ -40,10 +39,11 @@ from regard.tasks.pretrained import PretrainedModel, load_settings
 from regard.tasks.registry import task_of_run
 from regard.tasks.sequence_classification.task import ClassificationData, ClassificationSettings, TextClassifier
 from regard.tasks.translation.task import TranslationData, TranslationSettings, Translator
+from regard.training.checkpoint import SETTINGS, WEIGHTS
 from regard.training.config import TrainSettings
-from regard.training.run_folder import SETTINGS, WEIGHTS
 
 AnyCheckpoint = Checkpoint | GGUFCheckpoint
+C = TypeVar("C", bound=ConfigBase)
 DESCRIPTION = "regard"  # the folder beside the files of transformers that holds what they cannot say of a run
 LEARNING_RATE = 5e-5  # of training on: what was learnt should not be lost in the first steps
 
@@ -146,6 +146,23 @@ def convert_checkpoint(checkpoint: AnyCheckpoint, languages: Languages = Languag
     return Converted(found.kind(model=model, settings=found.settings, **named), weights)  # type: ignore[call-arg]
 
 
+@dataclass(frozen=True, eq=False)
+class CheckpointModel(Generic[C]):
+    """A checkpoint as its task reads it.
+
+    Args:
+        config: of our model.
+        vocabulary: how many tokens each side of it has.
+        languages: those that the caller says.
+    """
+
+    checkpoint: AnyCheckpoint
+    family: Family
+    config: C
+    vocabulary: Mapping[str, int]
+    languages: Languages
+
+
 def read_parts(
     checkpoint: AnyCheckpoint, family: Family, headers: Mapping[str, str], languages: Languages
 ) -> ImportedParts:
@@ -157,7 +174,7 @@ def read_parts(
         raise ValueError(f"{checkpoint.folder}: {error}") from None
     refuse_depth(checkpoint, config.to_dict(), len(headers))
     vocabulary = vocabulary_of(family, config, checkpoint, headers)
-    return TASK_PARTS[family.task](checkpoint, family, config, vocabulary, languages)
+    return TASK_PARTS[family.task](CheckpointModel(checkpoint, family, config, vocabulary, languages))
 
 
 def read_description(checkpoint: Checkpoint, family: Family, tensors: int) -> ImportedParts:
@@ -281,13 +298,8 @@ def training(config: TrainSettings = TrainSettings(), **changes: Any) -> TrainSe
     return replace(config, learning_rate=LEARNING_RATE, **changes)
 
 
-def read_translation(
-    checkpoint: AnyCheckpoint,
-    family: Family,
-    config: ModelConfig,
-    vocabulary: Mapping[str, int],
-    languages: Languages,
-) -> ImportedParts:
+def read_translation(model: CheckpointModel[ModelConfig]) -> ImportedParts:
+    checkpoint, vocabulary, languages = model.checkpoint, model.vocabulary, model.languages
     end = read_special(checkpoint, "eos_token_id")
     start = read_special(checkpoint, "decoder_start_token_id")
     start = read_special(checkpoint, "pad_token_id") if start is None else start
@@ -297,12 +309,12 @@ def read_translation(
         make_tokenizer(checkpoint, checkpoint.engine(target=side == "target"), size, start=start, end=end)
         for side, size in (("source", vocabulary.get("source", vocabulary["target"])), ("target", vocabulary["target"]))
     )
-    source, target = with_languages(checkpoint, family, source, target, languages)
+    source, target = with_languages(checkpoint, model.family, source, target, languages)
     names = named_languages(checkpoint, languages)
     settings = TranslationSettings(
         data=TranslationData(corpus="files", source=names["source"], target=names["target"]),
         text=PairTokenizerSettings(kind="pretrained", vocab_size=target.size, joint=source.size == target.size),
-        model=config,
+        model=model.config,
         train=training(label_smoothing=0.0),  # which would ask for tokens that the model does not have
     )
     orders = {"source": AxisOrder.of(source), "target": AxisOrder.of(target)}
@@ -344,15 +356,10 @@ def with_languages(
     return source, replace(target, first_ids=(language_tag(target, tags["target"]),))
 
 
-def read_language_model(
-    checkpoint: AnyCheckpoint,
-    family: Family,
-    config: LanguageModelConfig,
-    vocabulary: Mapping[str, int],
-    languages: Languages,
-) -> ImportedParts:
+def read_language_model(model: CheckpointModel[LanguageModelConfig]) -> ImportedParts:
+    checkpoint = model.checkpoint
     end, begin = (read_special(checkpoint, name) for name in ("eos_token_id", "bos_token_id"))
-    engine, size = checkpoint.engine(markup=True), vocabulary["target"]
+    engine, size = checkpoint.engine(markup=True), model.vocabulary["target"]
     words = make_tokenizer(checkpoint, engine, size, start=end if begin is None else begin, end=end)
     if isinstance(checkpoint, GGUFCheckpoint):
         words = replace(words, starts=checkpoint.adds_bos)
@@ -366,7 +373,7 @@ def read_language_model(
     settings = LanguageModelingSettings(
         data=LanguageModelingData(corpus="files"),
         text=TokenizerSettings(kind="pretrained", vocab_size=words.size),
-        model=config,
+        model=model.config,
         train=training(label_smoothing=0.0, max_length=longest, batch_size=max(longest, TrainSettings().batch_size)),
     )
     return ImportedParts(TextGenerator, (words,), settings, {"target": AxisOrder.of(words)})
@@ -399,24 +406,19 @@ def encoder_tokenizer(checkpoint: AnyCheckpoint, vocabulary: int) -> PretrainedT
     return replace(words, first_ids=tuple(first), last_ids=tuple(last))
 
 
-def read_classifier(
-    checkpoint: AnyCheckpoint,
-    family: Family,
-    config: EncoderConfig,
-    vocabulary: Mapping[str, int],
-    languages: Languages,
-) -> ImportedParts:
+def read_classifier(model: CheckpointModel[EncoderConfig]) -> ImportedParts:
+    checkpoint = model.checkpoint
     kind = checkpoint.config.get("problem_type")
     if kind not in (None, "single_label_classification"):
         raise ValueError(
             f"{checkpoint.folder}: problem_type = {kind!r:.80} gives no text one label; it is not imported"
         )
-    words = encoder_tokenizer(checkpoint, vocabulary["target"])
+    words = encoder_tokenizer(checkpoint, model.vocabulary["target"])
     longest = CheckpointConfig(checkpoint.config).whole("max_position_embeddings", 512)
     settings = ClassificationSettings(
         data=ClassificationData(corpus="files", max_tokens=longest),
         text=TokenizerSettings(kind="pretrained", vocab_size=words.size),
-        model=config,
+        model=model.config,
         pooling=PoolingConfig(kind="class"),
         train=training(label_smoothing=0.0, max_length=longest),
     )
@@ -424,22 +426,17 @@ def read_classifier(
     return ImportedParts(TextClassifier, parts, settings, {"target": AxisOrder.of(words)})
 
 
-def read_text_encoder(
-    checkpoint: AnyCheckpoint,
-    family: Family,
-    config: EncoderConfig,
-    vocabulary: Mapping[str, int],
-    languages: Languages,
-) -> ImportedParts:
+def read_text_encoder(model: CheckpointModel[EncoderConfig]) -> ImportedParts:
     """A masked language model, or an encoder alone; a text's vector is what sentence-transformers makes of it."""
-    words = encoder_tokenizer(checkpoint, vocabulary["target"])
+    checkpoint = model.checkpoint
+    words = encoder_tokenizer(checkpoint, model.vocabulary["target"])
     pooling, longest = checkpoint.json("1_Pooling/config.json"), checkpoint.json("sentence_bert_config.json")
     if pooling.get("pooling_mode_max_tokens") or pooling.get("pooling_mode_mean_sqrt_len_tokens"):
         raise ValueError(f"{checkpoint.folder}: 1_Pooling/config.json asks for a pooling that is not known here")
     settings = MaskedLMSettings(
         data=MaskedLMData(corpus="files"),
         text=TokenizerSettings(kind="pretrained", vocab_size=words.size),
-        model=config,
+        model=model.config,
         mask=MaskingSettings(
             head=checkpoint.architecture != "BertModel",
             pooling="first" if pooling.get("pooling_mode_cls_token") else "mean",
@@ -457,18 +454,12 @@ def read_text_encoder(
 BILINEAR = 2  # as Pillow numbers it
 
 
-def read_image_classifier(
-    checkpoint: AnyCheckpoint,
-    family: Family,
-    config: VisionConfig,
-    vocabulary: Mapping[str, int],
-    languages: Languages,
-) -> ImportedParts:
-    said = CheckpointConfig(checkpoint.config)
-    side, channels = said.whole("image_size", 224), said.whole("num_channels", 3)
+def read_image_classifier(model: CheckpointModel[VisionConfig]) -> ImportedParts:
+    checkpoint, theirs = model.checkpoint, CheckpointConfig(model.checkpoint.config)
+    side, channels = theirs.whole("image_size", 224), theirs.whole("num_channels", 3)
     settings = ImageClassificationSettings(
         data=ImageClassificationData(corpus="files", height=side, width=side),
-        model=config,
+        model=model.config,
         train=training(ImageClassificationSettings().train),
     )
     parts = (read_preprocessor(checkpoint, side, channels), read_labels(checkpoint, label_rows(checkpoint)))
@@ -502,7 +493,7 @@ def read_preprocessor(checkpoint: AnyCheckpoint, side: int, channels: int) -> Im
         raise ValueError(f"{checkpoint.folder}: preprocessor_config.json: {error}") from None
 
 
-TASK_PARTS: dict[str, Callable[[AnyCheckpoint, Family, Any, Mapping[str, int], Languages], ImportedParts]] = {
+TASK_PARTS: dict[str, Callable[[CheckpointModel[Any]], ImportedParts]] = {
     "translation": read_translation,
     "language_modeling": read_language_model,
     "masked_language_modeling": read_text_encoder,

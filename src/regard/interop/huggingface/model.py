@@ -690,7 +690,7 @@ class InterfaceCall:
         if bias is not None and bool(bias.any()):  # T5's cross-attention is given nothing but zeros
             position = AdditiveMask(bias.detach()[..., :n_k], first)
         if self.mask is None:
-            # sdpa alone is told so by a flag, and then counts queries from the first key
+            # sdpa alone has a flag for it, and then counts queries from the first key
             if self.implementation == "sdpa" and self.is_causal and n_q > 1:
                 return (BooleanMask(first_keys(n_q, n_k, self.q.device), first) if first else Causal()), position
             return Full(), position

@@ -41,10 +41,10 @@ from regard.tasks.protocol import (
     Task,
     TaskInput,
     TokenAxis,
+    token_label,
 )
 from regard.tasks.registry import FOREIGN_TASKS
 from regard.tasks.seq2seq import Seq2SeqTask, TargetText
-from regard.tasks.tokenizers import token_label
 
 NOT_TRAINED_HERE = "a Hugging Face model is neither trained nor evaluated here; train it with transformers"
 CAUSAL, SEQ2SEQ, ENCODER, IMAGE, SPEECH = FOREIGN_TASKS
@@ -372,7 +372,7 @@ class SpeechTask(HuggingFaceTask):
     task = SPEECH
     task_model = SpeechTaskModel
     inputs = InputSpec("a sound, a .wav file", "audio", "a sound", ("target", "beam"))
-    beam = 1  # as transformers decodes, unless it is told otherwise
+    beam = 1  # as transformers decodes by default
 
     def example_input(self, task_model):
         return TaskInput(EXAMPLE_SOUND)

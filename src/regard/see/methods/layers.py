@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from regard.attention import MultiHeadAttention
 from regard.attention.core import find_sites, hook_modules
 from regard.interop import ForeignModel
-from regard.layers.sublayers import Residual
+from regard.layers.transformer_layers import Residual
 from regard.see.methods.attribution import TokenVectors, embed, input_embeddings, mean_weights
 from regard.see.methods.prediction import PredictionTarget, frozen_model, prediction_target, run_again
 from regard.see.trace import Trace

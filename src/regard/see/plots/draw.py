@@ -18,11 +18,11 @@ from regard.attention.backends.reference import Steps
 from regard.attention.catalogue import CONTENT_RECIPES, GATED_RECIPES, POSITIONS, RECIPES, RecipeSizes, get_recipe
 from regard.attention.gate import Gate, StateGate, Unnormalised
 from regard.attention.normaliser import Normaliser, Softmax
+from regard.attention.parts import PARTS, attach_own_parts, own_parts_of, parse_part
 from regard.attention.pattern import Causal, Pattern
 from regard.attention.position import Position
 from regard.attention.recipe import Recipe
 from regard.attention.score import Score
-from regard.attention.serialize import PARTS, attach_own_parts, own_parts_of, parse_part
 from regard.attention.sparse_patterns import ContentPattern
 from regard.data.files import require_small_file
 from regard.see.edits import Edits

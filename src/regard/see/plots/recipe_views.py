@@ -12,15 +12,13 @@ from regard.attention.backends.reference import Steps
 from regard.attention.batch_patterns import Documents
 from regard.attention.functional import steps
 from regard.attention.gate import Lightning
-from regard.attention.learned_parts import children
+from regard.attention.parts import children, leaves
 from regard.attention.pattern import Pattern
 from regard.attention.position import Bias, EmbeddingPosition, Position, QueryKeyPosition, ScorePosition
-from regard.attention.position_variants import Learned, TreeDepth
+from regard.attention.position_variants import Alibi, CoPE, Learned, RelativeBias, RelativeVectors, TreeDepth, TreePath
 from regard.attention.recipe import Recipe
-from regard.attention.relative_position import Alibi, CoPE, RelativeBias, RelativeVectors, TreePath
 from regard.attention.scaled_score import LogitScale
 from regard.attention.score import Additive, Bilinear, Dot
-from regard.attention.serialize import leaves
 from regard.attention.softmax_variants import Differential, MultiToken, SinkSoftmax, TalkingHeads
 from regard.attention.sparse_patterns import ContentPattern, LightningIndexer
 from regard.see.plots.panels import Axis, ColourScale, Curve, Panel, PanelRow, View, grid, make_labels

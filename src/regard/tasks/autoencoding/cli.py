@@ -1,6 +1,5 @@
 """`regard autoencode`: reconstructs sentences from their latents, interpolates, or plots the latents."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 @options.with_option_groups
 def autoencode(
     model: options.ModelArgument,
-    file: options.TextArgument = None,
-    out: options.OutOption = None,
+    files: options.TextFiles = options.TextFiles(),
     interpolate: Annotated[
         tuple[str, str] | None,
         typer.Option("--interpolate", "--between", help="Two sentences: decode latents interpolated between them."),
@@ -47,8 +45,8 @@ def autoencode(
     """
     from regard.tasks.autoencoding.task import SentenceAutoencoder, interpolate_sentences, reconstruct
 
-    out, latents = options.writable_files(out=out, latents=latents)
-    if interpolate and (file or latents):
+    out, latents = options.writable_files(out=files.out, latents=latents)
+    if interpolate and (files.file or latents):
         raise ValueError("--interpolate takes two sentences; leave out the file and --latents")
     if points and not interpolate:
         raise ValueError(f"--points {points} needs two sentences; add --interpolate ONE OTHER")
@@ -57,13 +55,13 @@ def autoencode(
         one, other = check_sentences(autoencoder, interpolate, lambda number: f"sentence {number}", max_length)
         options.write_lines(interpolate_sentences(autoencoder, one, other, points or 5), out, "written")
         return
-    if file is None and sys.stdin.isatty() and not latents:
+    if files.are_typed and not latents:
         prompt_loop(autoencoder, max_length)
         return
-    inputs = options.read_input(file)
+    inputs = files.read()
     texts = check_sentences(autoencoder, inputs.texts, inputs.location, max_length)
     if latents:
-        name = "stdin" if file in (None, "-") else file
+        name = "stdin" if files.file in (None, "-") else files.file
         texts = list(texts)  # all of them are plotted
         typer.echo(f"drawn: {latent_map(autoencoder, texts, name, latents)}", err=True)
     options.write_lines(

@@ -185,7 +185,7 @@ EXPECTED = 3  # tokens that are named in the place of one that surprised
 def token_text(words: "Tokenizer", one: int) -> str:
     """A token in a running text, its blanks blank; half of a letter as `shown`."""
     from regard.data.tokenizers.base import NUM_SPECIAL_TOKENS, LosslessTokenizer
-    from regard.tasks.tokenizers import token_label
+    from regard.tasks.protocol import token_label
 
     if one < NUM_SPECIAL_TOKENS or not isinstance(words, LosslessTokenizer):
         return token_label(words, one)
@@ -203,7 +203,7 @@ def view_language_model(
     from regard.attention import record_attention
     from regard.decode.topk import log_probabilities
     from regard.see.plots.panels import Panel, PanelRow, View
-    from regard.tasks.tokenizers import token_label
+    from regard.tasks.protocol import token_label
 
     if request.target is not None:
         raise ValueError(f"--target {request.target}: is for translations; a language model reads one text")

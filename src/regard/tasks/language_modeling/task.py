@@ -71,9 +71,9 @@ from regard.tasks.protocol import (
     TaskInput,
     TokenAxis,
     no_progress,
+    token_label,
 )
 from regard.tasks.splits import HELD_OUT, LoadedExamples, SentenceData, Split
-from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import TrainingJob, TrainSettings
 from regard.training.corpus import to_device_async
 
@@ -796,15 +796,12 @@ class LanguageModelingTask(Task):
             forced = min(forced, len(given.prefix) - 1)  # the last of a prefix was chosen
         ids = ids if given.ids is None else list(given.ids)
         everything, tokenizer = opening + ids, task_model.tokenizer
-        labels, (words, word_ids) = (
-            [token_label(tokenizer, one) for one in everything],
-            group_into_words(tokenizer, ids),
-        )
+        before, axis = [token_label(tokenizer, one) for one in opening], TokenAxis.of(tokenizer, ids)
         tokens = torch.tensor([everything], device=task_model.model.embedding.weight.device)
         return EncodedInput(
             (tokens, len(opening)),
-            {"text": TokenAxis(tuple(labels), words, (*[None] * len(opening), *word_ids))},
-            (*labels[len(opening) :], "…"),
+            {"text": TokenAxis((*before, *axis.labels), axis.words, (*[None] * len(opening), *axis.word_ids))},
+            (*axis.labels, "…"),
             output_ids=tuple(ids),
             forced_steps=forced,
             max_queries={"text": len(everything) + given.more},

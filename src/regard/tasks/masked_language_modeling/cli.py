@@ -10,8 +10,7 @@ from regard.cli import options
 @options.with_option_groups
 def embed(
     model: options.ModelArgument,
-    file: options.TextArgument = None,
-    out: options.OutOption = None,
+    files: options.TextFiles = options.TextFiles(),
     load: options.LoadOptions = options.LoadOptions(),
 ) -> None:
     """The vector of each line of a file, its numbers separated by blanks: texts that mean the same lie close together.
@@ -23,8 +22,8 @@ def embed(
     from regard.data.files import chunks
     from regard.tasks.masked_language_modeling.task import TextEncoder
 
-    out = out and options.writable_file(out)
-    inputs, encoder = options.read_input(file), load.load(TextEncoder, model)
+    out, inputs = files.writable_out(), files.read()
+    encoder = load.load(TextEncoder, model)
     lines = (
         " ".join(f"{number:.7g}" for number in row)
         for some in chunks(inputs.texts, options.BATCH_LINES)

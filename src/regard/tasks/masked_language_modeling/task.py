@@ -22,10 +22,9 @@ from regard.models.encoder import MaskedLanguageModel
 from regard.tasks.config import RunSettings, TokenizerSettings, world_encoder_run
 from regard.tasks.metrics import MetricScore, TaskMetrics
 from regard.tasks.pretrained import ModelOutput, TextModel, one_or_many
-from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
+from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress, token_label
 from regard.tasks.registry import MAX_TEXT_TOKENS
 from regard.tasks.splits import LoadedExamples, SentenceData, Split, drop_long, iterate_batches
-from regard.tasks.tokenizers import group_into_words, token_label
 from regard.training.config import TrainingJob, TrainSettings, to_float32
 from regard.training.corpus import Corpus, to_device_async
 
@@ -333,9 +332,8 @@ class MaskedLanguageModelingTask(Task):
         ids = task_model.ids(given.text)
         given.refuse_long(len(ids))
         batch = collate([ids]).to(task_model.device)
-        labels = tuple(token_label(task_model.tokenizer, one) for one in ids)
-        rows = labels if task_model.settings.mask.head else ()
-        axis = TokenAxis(labels, *group_into_words(task_model.tokenizer, ids))
+        axis = TokenAxis.of(task_model.tokenizer, ids)
+        rows = axis.labels if task_model.settings.mask.head else ()
         return EncodedInput((batch.ids, batch.lengths), {"text": axis}, rows)
 
     def forward_batch(self, model: Any, encoded: Sequence[EncodedInput]) -> list[Float[Tensor, "rows options"]]:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 @options.with_option_groups
 def classify(
     model: options.ModelArgument,
-    file: options.TextArgument = None,
-    out: options.OutOption = None,
+    files: options.TextFiles = options.TextFiles(),
     scores: Annotated[bool, typer.Option("--scores", help="Write each label's probability behind it.")] = False,  # noqa: FBT002
     all_labels: Annotated[  # noqa: FBT002
         bool, typer.Option("--all-labels", "--every", help="All labels with their probabilities, as columns.")
@@ -41,8 +40,8 @@ def classify(
     from regard.data.files import chunks
     from regard.tasks.sequence_classification.task import TextClassifier
 
-    out = out and options.writable_file(out)
-    if file is None and sys.stdin.isatty():
+    out = files.writable_out()
+    if files.are_typed:
         prompt_loop(
             load.load(TextClassifier, model),
             max_length,
@@ -50,7 +49,7 @@ def classify(
             all_labels=all_labels,
         )
         return
-    inputs, chosen = options.read_input(file), load.torch_device
+    inputs, chosen = files.read(), load.torch_device
     classifier = load.load(TextClassifier, model)
     texts = check_texts(classifier, inputs, max_length, strict=strict)
     lines = (

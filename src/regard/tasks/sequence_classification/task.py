@@ -45,11 +45,16 @@ from regard.models.encoder import (
 )
 from regard.tasks.config import RunSettings, TokenizerSettings, world_encoder_run
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
-from regard.tasks.pretrained import LabelOutput, PretrainedModel, one_or_many
+from regard.tasks.pretrained import (
+    LabelOutput,
+    PretrainedModel,
+    one_or_many,
+    token_strings,
+    train_tokenizer_with_vectors,
+)
 from regard.tasks.protocol import EncodedInput, Task, TaskInput, TokenAxis, no_progress
 from regard.tasks.registry import MAX_TEXT_TOKENS
 from regard.tasks.splits import LoadedExamples, SentenceData, Split, drop_long, iterate_batches, split_held_out
-from regard.tasks.tokenizers import token_strings, train_tokenizer_with_vectors
 from regard.training.config import Loss, TrainingJob, TrainSettings, to_float32
 from regard.training.corpus import Corpus, to_device_async
 from regard.world.world import SENTIMENTS

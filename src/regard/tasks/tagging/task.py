@@ -27,10 +27,15 @@ from regard.models.encoder import TokenClassifier as TaggingModel
 from regard.models.seq2seq import map_tensors
 from regard.tasks.config import RunSettings, TokenizerSettings, world_training
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics
-from regard.tasks.pretrained import ModelOutput, PretrainedModel, one_or_many
-from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress
+from regard.tasks.pretrained import (
+    ModelOutput,
+    PretrainedModel,
+    one_or_many,
+    token_strings,
+    train_tokenizer_with_vectors,
+)
+from regard.tasks.protocol import EncodedInput, Predictions, Task, TaskInput, TokenAxis, no_progress, token_label
 from regard.tasks.splits import LoadedExamples, SentenceData, Split, drop_long, iterate_batches
-from regard.tasks.tokenizers import token_label, token_strings, train_tokenizer_with_vectors
 from regard.training.config import TrainingJob, TrainSettings, to_float32
 from regard.training.corpus import Corpus, to_device_async
 from regard.world import find_lecture_sentence
@@ -182,9 +187,9 @@ def pad_characters(sentences: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, 
     sizes = np.zeros((len(sentences), max(map(len, sentences))), dtype=np.int64)
     for row, sentence in zip(sizes, sentences, strict=True):
         row[: len(sentence)] = [len(word) for word in sentence]
-    room = max(1, -(-int(sizes.max()) // CHARACTER_MULTIPLE)) * CHARACTER_MULTIPLE
-    table = np.zeros((*sizes.shape, room), dtype=np.int64)
-    table[np.arange(room) < sizes[..., None]] = [letter for some in sentences for word in some for letter in word]
+    width = max(1, -(-int(sizes.max()) // CHARACTER_MULTIPLE)) * CHARACTER_MULTIPLE
+    table = np.zeros((*sizes.shape, width), dtype=np.int64)
+    table[np.arange(width) < sizes[..., None]] = [letter for some in sentences for word in some for letter in word]
     return torch.from_numpy(table)
 
 

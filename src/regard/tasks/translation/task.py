@@ -41,11 +41,10 @@ from regard.decode.translation import Translation, translate_lines, translate_te
 from regard.models.config import RNN_KINDS, ModelConfig, build_model
 from regard.models.seq2seq import Seq2Seq
 from regard.tasks.config import PairTokenizerSettings, RunSettings, require_unchanged, world_training
-from regard.tasks.pretrained import ModelOutput, PretrainedModel, WordAlignment, one_or_many
+from regard.tasks.pretrained import ModelOutput, PretrainedModel, WordAlignment, one_or_many, train_tokenizer
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
-from regard.tasks.tokenizers import train_tokenizer
 from regard.tasks.translation.metrics import TranslationMetrics, text_metrics
 from regard.training.config import TrainingJob, TrainSettings
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence, translation_pairs

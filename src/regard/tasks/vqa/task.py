@@ -47,7 +47,7 @@ from regard.tasks.image_batches import (
 )
 from regard.tasks.image_classification.task import AT_ONCE, HELD_OUT
 from regard.tasks.metrics import LABEL_FIGURES, LabelMetrics, loss_and_accuracy
-from regard.tasks.pretrained import LabelOutput, PretrainedModel, one_or_many
+from regard.tasks.pretrained import LabelOutput, PretrainedModel, one_or_many, train_text_tokenizer
 from regard.tasks.protocol import (
     EncodedInput,
     InputSpec,
@@ -58,7 +58,6 @@ from regard.tasks.protocol import (
     no_progress,
 )
 from regard.tasks.splits import LoadedExamples, Split, split_held_out
-from regard.tasks.tokenizers import train_text_tokenizer
 from regard.training.config import TrainingJob, TrainSettings
 from regard.training.corpus import to_device_async
 from regard.world.shapes import HOLD_OUTS, MAX_SHAPES, ShapeWorld, draw_question

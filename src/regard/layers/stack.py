@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn.init import xavier_uniform_, zeros_
 
 from regard.attention import LayerForm, LayerOptions, MultiHeadAttention, Recipe
-from regard.attention.learned_parts import fresh
-from regard.attention.serialize import find_named
-from regard.layers.sublayers import NORM_ORDERS, NORM_TYPES, FeedForward, Norm, Residual
+from regard.attention.parts import find_named, fresh
+from regard.layers.transformer_layers import NORM_ORDERS, NORM_TYPES, FeedForward, Norm, Residual
 
 LayerRecipes = Recipe | Sequence[Recipe]  # one for all layers, or one for each
 
