@@ -429,6 +429,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("block_sparse", "the gradient of a slope by its sign alone", "pull += tl.sum(p * dp * distances(", "pull += tl.sum(p * 0.0 + distances("),
         ("block_sparse", "keys are cut off too near", "reach = (2 * bound +", "reach = (-2 * bound +"),
         ("block_sparse", "a soft cap has no slope of its own", "p_slope = p if cap is None else p * (1.0 - capped * capped)\n            dp", "p_slope = p\n            dp"),
+        ("block_sparse", "every other power of 2 is off by 1 %", "* f + 0.99992806", "* f + 1.01"),
+        ("block_sparse", "every other power of 2 forgets its exponent", "power * whole)", "power)"),
         ("block_sparse", "every head reads the first head's lists", "listed_run(firsts + (b * heads + h) * list_rows,", "listed_run(firsts,"),
     ],
     "attention/native_sparse.py": [

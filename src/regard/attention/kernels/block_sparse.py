@@ -8,16 +8,15 @@ D_i = ō_i·o_i,
     P = 2^(s − L),   dv = Pᵀ ō,   dP = ō vᵀ,   dS = P ∘ (dP − D),   dq = scale dS k,   dk = scale dSᵀ q
 
 by two kernels, one per tile of queries (dq, which also computes D) and one per tile of keys (dk, dv): 7 products of
-tiles instead of 5, but no two programs write to one address, so gradients are the same every time. Where scores are
-dear (a soft cap) and nobody asked for deterministic algorithms, the kernel of dk and dv computes dq as well: its parts
-are added in memory, in float32, in whatever order they come.
+tiles instead of 5, but no two programs write to one address, so gradients are the same every time.
 
 A bias −m |i − j| with a slope m for each head (ALiBi) costs one multiply-add a score: where no key is ahead of its
 query, −m (i − j) = m (j − i₀) − m (i − i₀), of which the first part is a vector of the tile's keys and the second joins
 L. It also makes far keys negligible: with B ≥ |s|, all keys further away than R = (2B + log n + 30 log 2) / m weigh
 together less than a rounding of the row's sum. R is found on the device (`negligible_from`), and no tile beyond it is
 visited. A soft cap takes t = tanh(s / c): s becomes c t, and P in dS is multiplied by 1 − t². Capped scores need no
-running maximum where 2^c neither overflows nor vanishes (BOUNDED).
+running maximum where 2^c neither overflows nor vanishes (BOUNDED); with tanh and 2^s for each score the special
+function units are what is waited for, so half of 2^s is left to others (`exp2_by_halves`).
 
 Dropout multiplies P by m, which is 0 or 1/(1 − rate) by a hash of a weight's index (`ops/dropout_triton.py`):
 o = (P ∘ m) v, dv = (P ∘ m)ᵀ ō, dP = ō vᵀ ∘ m, and the rest as it stands, D included, since ō·o = Σ_j P_ij dP_ij all
@@ -173,6 +172,22 @@ def soft_cap(x, WIDE: tl.constexpr, APPROXIMATE: tl.constexpr):
 
 
 @triton.jit
+def exp2_by_halves(s, TILE: tl.constexpr):
+    """2^s, of every other key without the special function units, of which a multiprocessor has 16 beside 128 others.
+
+    With n = s rounded and f = s − n, 2^s = 2^f 2^n. 2^f is a polynomial on [−½, ½], off by 8e-5 of itself (bfloat16
+    rounds by 4e-3). What 1.5 · 2^23 is added to keeps no fraction, and its last bits are n: 127 more, shifted, are the
+    exponent of 2^n. Right for −126 ≤ s ≤ 127, and NaN stays NaN. A thread holds pairs of neighbours, so the
+    compiler knows which half each of its scores is in, and computes no other.
+    """
+    shifted = s + (12582912.0 + 127.0)
+    f = s - (shifted - (12582912.0 + 127.0))
+    power = ((0.05517167 * f + 0.24261114) * f + 0.69326097) * f + 0.99992806
+    whole = (shifted.to(tl.int32, bitcast=True) << 23).to(tl.float32, bitcast=True)
+    return tl.where((tl.arange(0, TILE) % 2 == 0)[None, :], tl.exp2(s), power * whole)
+
+
+@triton.jit
 def in_base_2(s, scale, cap, slopes):
     """Scores in units of log 2; a cap or a bias needed that before."""
     return s * scale if cap is None and slopes is None else s
@@ -270,7 +285,7 @@ def forward_kernel(
                 away = distances(i[:, None] + start, j[None, :], i0 + start, AHEAD, WIDE)
                 s = (s * scale if cap is None else s) - slope * away
             if BOUNDED:
-                p = tl.exp2(s)
+                p = exp2_by_halves(s, TILE) if q_tile.dtype.primitive_bitwidth == 16 else tl.exp2(s)
                 if masked if PARTS == 1 else part != 1:
                     seen = in_range(last[:, None] - j[None, :], count[:, None])
                     seen = visible(seen, i[:, None], j[None, :], n_q, n_k, q_names, k_names, masks, kind, SIZE)
@@ -383,13 +398,13 @@ def dq_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def dkv_kernel(
-    q, k, v, upstream, lse, delta, dk, dv, q_sums,
+    q, k, v, upstream, lse, delta, dk, dv,
     q_b, q_h, q_i, k_b, k_g, k_j, v_b, v_g, v_j, u_b, u_h, u_i, dk_b, dk_g, dk_j, dv_b, dv_g, dv_j,
     firsts, columns, kinds, masks, list_rows, lengths, q_names, k_names, reach, length_b, q_name_b, k_name_b, reach_b,
     heads, share, n_q, n_k, start, least, most, scale, cap, slopes, farthest, unit, seed,
     D: tl.constexpr, DD: tl.constexpr, E: tl.constexpr, EE: tl.constexpr, WIDE: tl.constexpr,
     OWN: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, BULK: tl.constexpr,
-    PRECISION: tl.constexpr, CUT: tl.constexpr, AHEAD: tl.constexpr, APPROXIMATE: tl.constexpr, STATS: tl.constexpr,
+    PRECISION: tl.constexpr, CUT: tl.constexpr, AHEAD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     groups = heads // share
     tile, at = program_tile(n_k, OWN, columns is not None, 0)  # type: ignore[misc]
@@ -426,11 +441,11 @@ def dkv_kernel(
             for e in tl.range(low, high):
                 i0, kind, masked = tile_entry(e, columns, kinds, sure, unsure, n_q, q_names is not None, TILE, SIZE)
                 i = i0 + tl.arange(0, TILE)
-                spot, spots = tl.cast(sums_head + i0, tl.int32), sums_head + i
+                spots = sums_head + i
                 q_tile = load_rows(q, b, h, q_b, q_h, q_i, i0, n_q, TILE, D, DD, PARTS == 3 and part == 1, BULK)
                 u_tile = load_rows(upstream, b, h, u_b, u_h, u_i, i0, n_q, TILE, E, EE, PARTS == 3 and part == 1, BULK)
                 s = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION, out_dtype=WIDE)
-                shift = lse.load([spot]) if STATS else tl.load(lse + spots)
+                shift = tl.load(lse + spots)
                 if cap is not None:
                     capped = soft_cap(s * (scale / cap), WIDE, APPROXIMATE)
                     s = capped * cap
@@ -455,35 +470,12 @@ def dkv_kernel(
                 dp = tl.dot(v_tile, tl.trans(u_tile), input_precision=PRECISION, out_dtype=WIDE)
                 if CUT > 0:
                     dp = tl.where(kept, dp * (LEVELS / (LEVELS - CUT)), 0.0)
-                mine = delta.load([spot]) if STATS else tl.load(delta + spots)
-                ds = (p_slope * (dp - mine[None, :])).to(q_tile.dtype)
-                k_acc = tl.dot(ds, q_tile, k_acc, input_precision=PRECISION, out_dtype=WIDE)
-                if q_sums is not None:
-                    q_part = tl.dot(tl.trans(ds), k_tile, input_precision=PRECISION, out_dtype=WIDE)
-                    if STATS:
-                        q_sums.atomic_add([spot, 0], q_part)
-                    else:
-                        into = q_sums + spots[:, None] * DD + tl.arange(0, DD)[None, :]
-                        tl.atomic_add(into, q_part, sem="relaxed")
+                ds = p_slope * (dp - tl.load(delta + spots)[None, :])
+                k_acc = tl.dot(ds.to(q_tile.dtype), q_tile, k_acc, input_precision=PRECISION, out_dtype=WIDE)
     if CUT > 0:
         v_acc *= LEVELS / (LEVELS - CUT)
     store_rows(dk + b * dk_b + g * dk_g, j0, dk_j, n_k, k_acc * unit, OWN, D, DD)
     store_rows(dv + b * dv_b + g * dv_g, j0, dv_j, n_k, v_acc, OWN, E, EE)
-
-
-@triton.jit(do_not_specialize=["heads", "n_q"])
-def delta_kernel(
-    out, upstream, delta, q_sums, o_b, o_h, o_i, u_b, u_h, u_i, heads, n_q,
-    E: tl.constexpr, EE: tl.constexpr, DD: tl.constexpr, WIDE: tl.constexpr, OWN: tl.constexpr,
-):  # fmt: skip
-    """D, and zeros to which the parts of dq are added, of a tile of rows; as many as are kept, so none needs a mask."""
-    tile, at = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    b, h, first = at // heads, at % heads, tile * OWN
-    o_tile = load_rows(out, b, h, o_b, o_h, o_i, first, n_q, OWN, E, EE, 0, 0)
-    u_tile = load_rows(upstream, b, h, u_b, u_h, u_i, first, n_q, OWN, E, EE, 0, 0)
-    spots = (at * tl.num_programs(0) + tile) * OWN + tl.arange(0, OWN)
-    tl.store(delta + spots, tl.sum(o_tile.to(WIDE) * u_tile.to(WIDE), 1))
-    tl.store(q_sums + spots[:, None] * DD + tl.arange(0, DD)[None, :], tl.zeros([OWN, DD], WIDE))
 
 
 # --- packed documents ---
@@ -581,7 +573,6 @@ class SparseTileShapes:
     forward: SparseTileShape
     queries: SparseTileShape
     keys: SparseTileShape
-    both: SparseTileShape | None = None  # dq by the kernel of dk and dv, instead of one of its own
 
     @staticmethod
     def of(
@@ -607,11 +598,8 @@ class SparseTileShapes:
             streamed = SparseTileShape(64, 64, 4, 3, bulk=True)
             return SparseTileShapes(streamed, streamed, streamed)
         if width <= 64 and capped and not dropping:
-            several = SparseTileShape(64, 64, 4, 2, 3, bulk=True, registers=128)
-            once = (
-                None if torch.are_deterministic_algorithms_enabled() else SparseTileShape(128, 64, 8, 2, 3, bulk=True)
-            )
-            return SparseTileShapes(several, several, replace(several, registers=168), once)
+            backward = SparseTileShape(64, 64, 4, 3, 3, bulk=True, registers=168)
+            return SparseTileShapes(SparseTileShape(64, 128, 4, 2, 3, bulk=True, registers=168), backward, backward)
         if width <= 64:
             return SparseTileShapes(
                 SparseTileShape(64, 128, 4, 3, 3, bulk=True),
@@ -694,12 +682,6 @@ def streamed_side(shape: SparseTileShape, *tensors: Tensor) -> list[Any]:
     return [
         TensorDescriptor(x, list(x.shape), list(x.stride()), block) for x, block in zip(tensors, blocks, strict=True)
     ]
-
-
-def describe_rows(x: Tensor, rows: int) -> TensorDescriptor:
-    """Numbers (b h i) or vectors (b h i d) of all queries, head after head, as the bulk copy engine wants them."""
-    flat = x.flatten(0, 2)
-    return TensorDescriptor(flat, list(flat.shape), list(flat.stride()), [rows, *flat.shape[1:]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -798,30 +780,25 @@ class BlockSparseFunction(torch.autograd.Function):
         upstream, delta = contiguous_rows(upstream), torch.zeros_like(sums)
         pulls = torch.zeros_like(sums) if ctx.needs_input_grad[5] else None
         common = [*call.common_arguments(q, k, slopes), call.scale, call.dropping and call.dropping.seed]
-        at_once = call.shapes.both is not None and pulls is None
-        shape = call.fit(call.shapes.both if at_once else call.shapes.keys, q, upstream)
-        constants: dict[str, Any] = call.constants(q, v, shape) | {"STATS": at_once and shape.bulk}
-        per_query: list[Any] = [sums, delta, None]
-        if at_once:
-            per_query[2] = q_sums = sums.new_empty(*sums.shape, padded_width(q.shape[3]))
-            sizes: dict[str, Any] = {name: constants[name] for name in ("E", "EE", "DD", "WIDE")} | {"OWN": FILL.value}
-            grid = sums.shape[2] // FILL.value, batch * heads
-            arguments: list[Any] = [out, upstream, delta, q_sums, *strides(out, upstream), heads, n_q]
-            delta_kernel[grid](*arguments, **sizes)
-        else:
-            q_sums, of_queries = None, call.fit(call.shapes.queries, k, v)
-            arguments = [q, *streamed_side(of_queries, k, v), out, upstream, sums, delta, dq, pulls]
-            arguments += strides(q, k, v, out, upstream, dq)
-            arguments += [*tile_arguments(call.tiles, of_queries, of_keys=False), *common]
-            dq_kernel[blocks(n_q, of_queries) * batch * heads,](*arguments, **call.constants(q, v, of_queries))
-        if constants["STATS"]:
-            per_query = [describe_rows(x, shape.other) for x in per_query]
+        shape = call.fit(call.shapes.queries, k, v)
+        arguments: list[Any] = [
+            q,
+            *streamed_side(shape, k, v),
+            out,
+            upstream,
+            sums,
+            delta,
+            dq,
+            pulls,
+            *strides(q, k, v, out, upstream, dq),
+        ]
+        arguments += [*tile_arguments(call.tiles, shape, of_keys=False), *common]
+        dq_kernel[blocks(n_q, shape) * batch * heads,](*arguments, **call.constants(q, v, shape))
+        shape = call.fit(call.shapes.keys, q, upstream)
         q_streamed, upstream_streamed = streamed_side(shape, q, upstream)
-        arguments = [q_streamed, k, v, upstream_streamed, *per_query[:2], dk, dv, per_query[2]]
-        arguments += [*strides(q, k, v, upstream, dk, dv), *tile_arguments(call.tiles, shape, of_keys=True), *common]
-        dkv_kernel[blocks(n_k, shape) * batch * groups,](*arguments, **constants)
-        if q_sums is not None:
-            torch.mul(q_sums[:, :, :n_q, : q.shape[3]], call.scale, out=dq)
+        arguments = [q_streamed, k, v, upstream_streamed, sums, delta, dk, dv, *strides(q, k, v, upstream, dk, dv)]
+        arguments += [*tile_arguments(call.tiles, shape, of_keys=True), *common]
+        dkv_kernel[blocks(n_k, shape) * batch * groups,](*arguments, **call.constants(q, v, shape))
         d_sinks = d_slopes = None
         if sinks is not None:  # their values are 0: ∂L/∂sink = -Σ_i weight_i (ō_i · o_i)
             weights = (sinks.to(sums)[:, None] / log(2) - sums).exp2()
