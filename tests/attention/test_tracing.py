@@ -7,6 +7,7 @@ for, not its C++ or Triton compiler, which have nothing to do with us and take l
 import json
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from regard.attention import (
     Window,
     explain,
 )
+from regard.attention.backends.flex import compile_per_recipe
 from tests.forks import run_program
 from tests.narrowing import assert_is_instance
 
@@ -177,3 +179,15 @@ def test_a_layer_refuses_a_backend_that_does_not_exist_or_cannot_run_it():
         MultiHeadAttention(8, heads=2, options=LayerOptions(backend="flash"))
     with pytest.raises(ValueError, match="hard cannot run this recipe"):
         MultiHeadAttention(8, heads=2, options=LayerOptions(backend="hard"))(torch.randn(1, 5, 8))
+
+
+def test_a_function_is_compiled_for_more_recipes_than_torch_keeps_by_itself():
+    def scale(x, by):
+        return by(x)
+
+    torch._dynamo.reset()
+    run = compile_per_recipe(scale, backend="eager")
+    for n in range(12):  # functions of 12 texts, as masks and biases of 12 recipes are
+        by: dict[str, Any] = {}
+        exec(f"def times(x): return x * {n} + {n}", by)
+        assert run(torch.ones(2), by["times"]).tolist() == [2 * n] * 2

@@ -1,7 +1,9 @@
 """FlexAttention backend: patterns and biases are passed to torch as they are, with our block map, not its builder."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +27,7 @@ from regard.attention.softmax_variants import split_sinks
 Columns = tuple[Tensor, Tensor, Tensor, Tensor]  # how many blocks of each row are mixed, which, how many full, which
 SIZE = 128
 NARROWEST = 16  # numbers in a head, for the compiled kernel
+MAX_RECIPES = 256  # that a process compiles FlexAttention for
 SHORTEST = 1024  # below this torch's dense kernels with a mask do as well, and nothing has to be compiled
 
 
@@ -83,8 +86,7 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
             score = score + scheme.bias(b, h, i + start, j).to(score.dtype)
         return score
 
-    # fullgraph: if it cannot be compiled any more it raises, instead of running 40 times slower in silence
-    run = flex_attention if q.device.type == "cpu" else torch.compile(flex_attention, fullgraph=True)
+    run = flex_attention if q.device.type == "cpu" else compile_per_recipe(flex_attention)
     out = run(
         score.fold_q(q),
         score.fold_k(k),
@@ -103,6 +105,22 @@ def attend(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, positions: Positions
     assert more.lse is not None  # as requested
     kept = torch.sigmoid(more.lse - sinks.to(more.lse)[:, None])  # what the sink leaves of each row
     return output * kept[..., None].to(output.dtype)
+
+
+def compile_per_recipe(function: Callable[..., Any], **options) -> Callable[..., Any]:
+    """The function compiled anew for each recipe that a process runs; by default torch refuses the ninth.
+
+    It is compiled as a whole (fullgraph) or raises, instead of running 40 times slower in silence.
+    """
+    compiled = torch.compile(function, fullgraph=True, **options)
+
+    def run(*args, **more):
+        if torch.compiler.is_compiling():  # a part of what is compiled around it
+            return compiled(*args, **more)
+        with torch._dynamo.config.patch(recompile_limit=MAX_RECIPES):
+            return compiled(*args, **more)
+
+    return run
 
 
 def block_mask(recipe: Recipe, q: Tensor, k: Tensor, start: int, mask_mod) -> BlockMask:
