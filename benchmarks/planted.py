@@ -1032,6 +1032,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("continuous batching", "prefixes are forced on who came first alone", "forced = torch.cat((pad(old.forced, (0, 0, 0, missing), value=-1), new.forced), 1)", "forced = torch.cat((pad(old.forced, (0, 0, 0, missing), value=-1), new.forced.clamp(max=-1)), 1)"),
     ],
     "serve/scheduler.py": [
+        ("search processes", "a process that is gone is asked", "[one for one in self.idle if one.process.is_alive()]", "[*self.idle]"),
+        ("search processes", "a batch keeps its process", "            self.batches.pop(key).close()\n", "            self.batches.pop(key)\n"),
+        ("search processes", "end with the server's own signal", "        signal.signal(number, signal.SIG_IGN)\n", "        signal.signal(number, signal.SIG_DFL)\n"),
+        ("search processes", "what one raises is lost", "        if error is not None:\n            raise error\n", ""),
         ("scheduler", "no token budget", "running + self.waiting[0].tokens <= self.max_tokens", "True"),
         ("scheduler", "the queue has no end", "+ len(jobs) > self.max_waiting", "+ len(jobs) > 9 * self.max_waiting"),
         ("scheduler", "a deadline is but a wish", "now > self.deadline", "now > 9 * self.deadline"),
