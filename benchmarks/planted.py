@@ -1061,6 +1061,14 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("best", "of equals any", "ids, order = ids.sort(-1)", "ids, order = ids.sort(-1, descending=True)"),
         ("best", "equals at the border as topk likes", "    if tied.any():", "    if False:"),
     ],
+    "decode/int8_kernels.c": [
+        ("int8 kernels", "the zero point is not taken off", "_mm512_sub_epi32(sums[r][c], _mm512_loadu_si512(offset + 16 * c))", "sums[r][c]"),
+        ("int8 kernels", "all rows of a tile have the scale of the first", "_mm512_set1_ps(sizes[r])", "_mm512_set1_ps(sizes[0])"),
+        ("int8 kernels", "the sum is that of the last slice's largest", "total->sum *= exp(", "(void)exp("),
+        ("int8 kernels", "of equals the higher token", "scores[at] > values[place - 1]; place--", "scores[at] >= values[place - 1]; place--"),
+        ("int8 kernels", "a banned token is chosen", "if (banned[start + at] || ", "if ("),
+        ("int8 kernels", "what is no number is not noticed", "(none ? NAN : _mm512_reduce_max_ps(most))", "_mm512_reduce_max_ps(most)"),
+    ],
     "decode/quantized_linear.py": [
         ("candidates", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),
         ("screened", "chunks chosen without their bound", "maxima + reach * self.chunk_error >= least", "maxima >= least"),

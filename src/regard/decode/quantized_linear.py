@@ -1,8 +1,18 @@
 """Linear layers of inference: int8 for a CPU; output layers in float32, screened by int8, or searched in slices."""
 
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from math import log
+from pathlib import Path
 
 import torch
 from einops import rearrange
@@ -29,6 +39,15 @@ SURE = 3e-3  # tokens as probable are scored in float32 too, however few are ask
 FINE = 0.25  # x has one term of 8 bits if its rounding adds so much to the bound of a mean token's score at most,
 MAX_SHARE = 1.5  # and at most so many times what the rounding of W adds
 MAX_NEAR = 512  # tokens near the best in a row; to gather more takes as long as the whole product
+KERNEL_COLUMNS = 64  # of a tile of our own kernels
+COMPILE = [
+    "-O3",
+    "-std=gnu11",
+    "-shared",
+    "-fPIC",
+    "-mfma",
+    *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
+]
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
 
 
@@ -64,13 +83,18 @@ class Int8Linear(DirectModule):
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
-        weight = weight.detach()
-        self.scale = weight.abs().amax(1).clamp_min(1e-12) / 127
-        whole = (weight / self.scale[:, None]).round().to(torch.int8)
+        whole, self.scale = self.quantize_weight(weight)
         self.weight = torch.ops.onednn.qlinear_prepack(whole, None)
         self.zero = torch.zeros(len(weight), dtype=torch.long)
         self.bias, self.quantizer = bias.detach(), RowQuantizer.create()
         self.op = torch.ops.onednn.qlinear_pointwise.default
+
+    @staticmethod
+    def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Ŵ, and the scale of each of its rows."""
+        weight = weight.detach()
+        scale = weight.abs().amax(1).clamp_min(1e-12) / 127
+        return (weight / scale[:, None]).round().to(torch.int8), scale
 
     def forward(self, x: Tensor) -> Tensor:
         return self.multiply_quantized(*self.quantizer.quantize(x))
@@ -85,6 +109,96 @@ class Int8Linear(DirectModule):
         return self.op(
             whole, 1 / 127, ZERO_POINT, self.weight, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
+
+
+class Int8KernelLinear(DirectModule):
+    """As Int8Linear, by kernels of our own (int8_kernels.c): rounding, product, scales and bias are one pass, and so
+    are the logits and the best of them, which are never written out."""
+
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
+        plain = Int8Linear.quantize_weight(weight)
+        (n, k), columns = weight.shape, -len(weight) % KERNEL_COLUMNS
+        whole = pad(plain[0], (0, -k % 4, 0, columns))
+        self.size = n, k
+        self.weight = rearrange(whole, "(c n) (i four) -> c i n four", n=KERNEL_COLUMNS, four=4).contiguous()
+        self.scale, self.bias = pad(plain[1] / 127, (0, columns)), bias.detach()
+        self.padded_bias = pad(self.bias, (0, columns), value=-torch.inf)
+        self.offset = ZERO_POINT * whole.sum(1, dtype=torch.int32)
+
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        n = self.size[0]
+        return self.weight.data_ptr(), self.scale.data_ptr(), self.offset.data_ptr(), self.padded_bias.data_ptr(), n
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels, (n, k), x = int8_kernels(), self.size, x.contiguous()
+        assert kernels is not None
+        y = x.new_empty(*x.shape[:-1], n)
+        kernels.int8_linear(x.data_ptr(), x.numel() // k, k, *self.addresses(), y.data_ptr())
+        return y
+
+    def topk(
+        self, x: Float[Tensor, "n model"], banned: UInt8[Tensor, " v"], count: int, must: Int[Tensor, "n 1"] | None
+    ) -> TopKLogProbs:
+        kernels, rows, x, count = int8_kernels(), len(x), x.contiguous(), min(count, self.size[0])
+        assert kernels is not None
+        values, tokens = x.new_empty(rows, count), torch.empty(rows, count, dtype=torch.long)
+        must = None if must is None else must.contiguous()
+        forced = None if must is None else x.new_empty(rows, 1)
+        finite = kernels.int8_topk(
+            x.data_ptr(),
+            rows,
+            self.size[1],
+            *self.addresses(),
+            banned.data_ptr(),
+            count,
+            values.data_ptr(),
+            tokens.data_ptr(),
+            None if must is None else must.data_ptr(),
+            None if forced is None else forced.data_ptr(),
+        )
+        found = TopKLogProbs(values, tokens, torch.tensor(bool(finite)))
+        return found if must is None or forced is None else found.force(must, forced)
+
+
+@cache
+def int8_kernels() -> ctypes.CDLL | None:
+    """The kernels, compiled by this machine's C compiler the first time and then found in the user's cache; None where
+    there is no compiler or no AVX-512 VNNI, or if REGARD_KERNELS=0."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if os.environ.get("REGARD_KERNELS") == "0" or compiler is None or not has_avx512_vnni():
+        return None
+    source = Path(__file__).with_name("int8_kernels.c")
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regard"
+    try:
+        version = sha256(source.read_bytes() + " ".join([compiler, *COMPILE]).encode()).hexdigest()[:16]
+        library = cache_folder / f"int8-{version}.so"
+        if not library.exists():
+            cache_folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache_folder) as folder:  # of two that compile the last one stays
+                built = Path(folder) / library.name
+                subprocess.run(
+                    [compiler, *COMPILE, "-o", str(built), str(source), "-lm"],
+                    check=True,
+                    capture_output=True,
+                    timeout=60,
+                )
+                built.replace(library)
+        kernels = ctypes.CDLL(str(library))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    pointer, number = ctypes.c_void_p, ctypes.c_long
+    matrix = [pointer, number, number, pointer, pointer, pointer, pointer, number]
+    kernels.int8_linear.argtypes, kernels.int8_linear.restype = [*matrix, pointer], None
+    kernels.int8_topk.argtypes = [*matrix, pointer, number, pointer, pointer, pointer, pointer]
+    return kernels
+
+
+def has_avx512_vnni() -> bool:
+    if sys.platform != "linux" or not Path("/proc/cpuinfo").exists():
+        return False
+    flags = re.search(r"(?m)^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text())
+    return flags is not None and {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"} <= {*flags[1].split()}
 
 
 class OutputLinear(nn.Module):
