@@ -1,16 +1,9 @@
 """Linear layers of inference: int8 for a CPU; output layers in float32, screened by int8, or searched in slices."""
 
 import ctypes
-import os
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from math import log
 from pathlib import Path
 
@@ -20,6 +13,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from regard.attention.backends.masked import compile_kernels
 from regard.decode.topk import CHUNK, TopKLogProbs, chunk_maxima, stable_topk, topk_logprobs_torch
 from regard.ops.linear import DirectModule, MkldnnLinear
 
@@ -40,14 +34,6 @@ FINE = 0.25  # x has one term of 8 bits if its rounding adds so much to the boun
 MAX_SHARE = 1.5  # and at most so many times what the rounding of W adds
 MAX_NEAR = 512  # tokens near the best in a row; to gather more takes as long as the whole product
 KERNEL_COLUMNS = 64  # of a tile of our own kernels
-COMPILE = [
-    "-O3",
-    "-std=gnu11",
-    "-shared",
-    "-fPIC",
-    "-mfma",
-    *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
-]
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
 
 
@@ -163,42 +149,14 @@ class Int8KernelLinear(DirectModule):
 
 @cache
 def int8_kernels() -> ctypes.CDLL | None:
-    """The kernels, compiled by this machine's C compiler the first time and then found in the user's cache; None where
-    there is no compiler or no AVX-512 VNNI, or if REGARD_KERNELS=0."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if os.environ.get("REGARD_KERNELS") == "0" or compiler is None or not has_avx512_vnni():
-        return None
-    source = Path(__file__).with_name("int8_kernels.c")
-    cache_folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regard"
-    try:
-        version = sha256(source.read_bytes() + " ".join([compiler, *COMPILE]).encode()).hexdigest()[:16]
-        library = cache_folder / f"int8-{version}.so"
-        if not library.exists():
-            cache_folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache_folder) as folder:  # of two that compile the last one stays
-                built = Path(folder) / library.name
-                subprocess.run(
-                    [compiler, *COMPILE, "-o", str(built), str(source), "-lm"],
-                    check=True,
-                    capture_output=True,
-                    timeout=60,
-                )
-                built.replace(library)
-        kernels = ctypes.CDLL(str(library))
-    except (OSError, subprocess.SubprocessError):
+    """The kernels, where they can be compiled."""
+    if (kernels := compile_kernels(Path(__file__).with_name("int8_kernels.c"))) is None:
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_long
     matrix = [pointer, number, number, pointer, pointer, pointer, pointer, number]
     kernels.int8_linear.argtypes, kernels.int8_linear.restype = [*matrix, pointer], None
     kernels.int8_topk.argtypes = [*matrix, pointer, number, pointer, pointer, pointer, pointer]
     return kernels
-
-
-def has_avx512_vnni() -> bool:
-    if sys.platform != "linux" or not Path("/proc/cpuinfo").exists():
-        return False
-    flags = re.search(r"(?m)^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text())
-    return flags is not None and {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"} <= {*flags[1].split()}
 
 
 class OutputLinear(nn.Module):
