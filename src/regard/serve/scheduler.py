@@ -8,6 +8,7 @@ Metrics (Prometheus) and logs (a JSON line for every request) say how it goes.
 """
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -255,6 +256,7 @@ def run_searches(pipe: Connection, model: Transformer) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the server, which lets searches end
         signal.signal(number, signal.SIG_IGN)
     close_files_but(pipe.fileno())
+    gc.freeze()  # to look for garbage among what both have would copy it
     torch.set_num_threads(1)
     pipe.send(None)
     search: Any = None
