@@ -1,7 +1,9 @@
 """The API under load: its own clients on this machine against `regard api`, in processes of their own.
 
     python benchmarks/api_load.py                     trains a small translator first; writes results/api-load.json
-    python benchmarks/api_load.py --models FOLDER --only throughput half
+    python benchmarks/api_load.py --train                 only that, and ends: before the machine is left alone
+    python benchmarks/api_load.py --only throughput half  one minute and a half once they are trained; writes them into
+                                                          the results' file, in which the other parts stay
 
 throughput   one client that waits for each answer, then 64 at once: sentences a second; the command line's answers
 completions  one client of a language model, then 16 at once: the server's CPU time for a token; the model's own texts
@@ -30,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import write
+from machine import RESULTS, write
 from regard.world import World, translation_pairs
 
 PARTS = ("throughput", "completions", "half", "term", "malformed", "hang_up")
@@ -51,15 +53,26 @@ class Running:
     process: subprocess.Popen[str]
     port: int
 
+    def processes(self) -> list[int]:
+        """The server, and its search processes."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [self.process.pid, *map(int, children)]
+
     def cpu_seconds(self) -> float:
-        """Of all its threads so far: what a request costs, whatever else runs on the machine."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Of all threads and processes so far: what a request costs, whatever else runs on the machine."""
+        spent = 0
+        for pid in self.processes():
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            spent += int(fields[11]) + int(fields[12])
+        return spent / os.sysconf("SC_CLK_TCK")
 
     def memory_mib(self) -> float:
-        """Resident now."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+        """Resident now, what processes share counted once."""
+        found = 0
+        for pid in self.processes():
+            status = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            found += int(re.findall(r"(?m)^Pss:\s+(\d+)", status)[0])
+        return found / 1024
 
 
 @contextmanager
@@ -364,13 +377,15 @@ def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str
     begin = server.cpu_seconds()
     alone, one = asyncio.run(closed_loop(server.port, known, 1, ALONE_SECONDS))
     middle = server.cpu_seconds()
-    own = time.process_time()
+    own, begun = time.process_time(), time.perf_counter()
     many, rate = asyncio.run(closed_loop(server.port, known, CLIENTS, LOAD_SECONDS))
-    own = time.process_time() - own
+    own, begun = time.process_time() - own, time.perf_counter() - begun
     return {
         "alone_cpu_ms": 1e3 * (middle - begin) / len(alone.seconds),
         "cpu_ms": 1e3 * (server.cpu_seconds() - middle) / len(many.seconds),
         "client_cpu_ms": 1e3 * own / len(many.seconds),  # of this process, on the same cores
+        "client_share_of_a_core": own / begun,
+        "server_cores": (server.cpu_seconds() - middle) / begun,
         "alone_per_second": one,
         "alone_median_ms": 1e3 * statistics.median(alone.seconds),
         "clients": CLIENTS,
@@ -468,13 +483,21 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS)
     parser.add_argument("--options", nargs="*", default=[], help="of regard api, as workers=1")
+    parser.add_argument("--train", action="store_true", help="train the models, and end")
     given = parser.parse_args()
     options = tuple(word for one in given.options for word in (f"--{one.partition('=')[0]}", one.partition("=")[2]))
     os.environ.setdefault("OMP_NUM_THREADS", "2")
-    found = measure(*train_models(given.models), given.only, options)
+    models = train_models(given.models)
+    if given.train:
+        return
+    found = measure(*models, given.only, options)
     load = os.getloadavg()[1]  # of the last five minutes: above the number of cores, wall times say little
-    if {*given.only} == {*PARTS} and not options:
-        print(write("api-load", "python benchmarks/api_load.py", [found], load_average=load))
+    if "throughput" in given.only and not options:
+        command = shlex.join(["python", "benchmarks/api_load.py", *sys.argv[1:]])
+        path = RESULTS / "api-load.json"
+        if {*given.only} != {*PARTS} and path.exists():  # the others as they were measured before
+            found = json.loads(path.read_text())["rows"][0] | found
+        print(write("api-load", command, [found], load_average=load))
     elif given.only == ["completions"]:
         command = shlex.join(["python", "benchmarks/api_load.py", "--only", "completions", *map(str, given.options)])
         print(write("api-completions", command, [found["completions"]], load_average=load))

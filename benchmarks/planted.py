@@ -1019,6 +1019,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("continuous batching", "prefixes are forced on who came first alone", "forced = torch.cat((pad(old.forced, (0, 0, 0, missing), value=-1), new.forced), 1)", "forced = torch.cat((pad(old.forced, (0, 0, 0, missing), value=-1), new.forced.clamp(max=-1)), 1)"),
     ],
     "serve/scheduler.py": [
+        ("search processes", "a process that is gone is asked", "[one for one in self.idle if one.process.is_alive()]", "[*self.idle]"),
+        ("search processes", "a batch keeps its process", "            self.batches.pop(key).close()\n", "            self.batches.pop(key)\n"),
+        ("search processes", "end with the server's own signal", "        signal.signal(number, signal.SIG_IGN)\n", "        signal.signal(number, signal.SIG_DFL)\n"),
+        ("search processes", "what one raises is lost", "        if error is not None:\n            raise error\n", ""),
         ("scheduler", "no token budget", "running + self.waiting[0].tokens <= self.max_tokens", "True"),
         ("scheduler", "the queue has no end", "+ len(jobs) > self.max_waiting", "+ len(jobs) > 9 * self.max_waiting"),
         ("scheduler", "a deadline is but a wish", "now > self.deadline", "now > 9 * self.deadline"),
@@ -1043,6 +1047,20 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "decode/topk.py": [
         ("best", "of equals any", "ids, order = ids.sort(-1)", "ids, order = ids.sort(-1, descending=True)"),
         ("best", "equals at the border as topk likes", "    if tied.any():", "    if False:"),
+    ],
+    "attention/backends/masked.c": [
+        ("masked kernel", "keys that one query does not see are left out for all", "seen |= !(sees[n * mask_t + j] == -INFINITY)", "seen = !(sees[n * mask_t + j] == -INFINITY)"),
+        ("masked kernel", "the first head's keys for all", "k + sentence * k_b + group * k_g, v", "k + sentence * k_b, v"),
+        ("masked kernel", "weights add up to more than 1", "_mm512_mul_ps(_mm512_loadu_ps(row + j), share)", "_mm512_loadu_ps(row + j)"),
+        ("masked kernel", "heads before queries in the result", "((sentence * t + query) * h + head) * d", "((sentence * h + head) * t + query) * d"),
+    ],
+    "decode/int8_kernels.c": [
+        ("int8 kernels", "the zero point is not taken off", "_mm512_sub_epi32(sums[r][c], _mm512_loadu_si512(offset + 16 * c))", "sums[r][c]"),
+        ("int8 kernels", "all rows of a tile have the scale of the first", "_mm512_set1_ps(sizes[r])", "_mm512_set1_ps(sizes[0])"),
+        ("int8 kernels", "the sum is that of the last slice's largest", "total->sum *= exp(", "(void)exp("),
+        ("int8 kernels", "of equals the higher token", "scores[at] > values[place - 1]; place--", "scores[at] >= values[place - 1]; place--"),
+        ("int8 kernels", "a banned token is chosen", "if (banned[start + at] || ", "if ("),
+        ("int8 kernels", "what is no number is not noticed", "(none ? NAN : _mm512_reduce_max_ps(most))", "_mm512_reduce_max_ps(most)"),
     ],
     "decode/quantized_linear.py": [
         ("candidates", "by slices: the sum of one slice alone", "torch.stack(sums, -1).logsumexp(-1, keepdim=True)", "torch.stack(sums, -1).amax(-1, keepdim=True)"),

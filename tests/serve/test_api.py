@@ -2,10 +2,13 @@
 
 import asyncio
 import base64
+import gc
 import json
+import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,7 +28,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from regard.data.graphs import write_graph
-from regard.decode import Beam, Greedy
+from regard.decode import Beam, Greedy, prepare, translate
+from regard.decode.search import DecodingRequest
 from regard.decode.text_generation import ContinuousGeneration, GeneratedToken, TextRequest, generate
 from regard.decode.translation import translate_texts
 from regard.interop import export
@@ -41,6 +45,7 @@ from regard.serve.scheduler import (
     Metrics,
     RunningBatch,
     Scheduler,
+    SearchPool,
 )
 from regard.serve.standard_routes import completion_parts, longest_beginning
 from regard.tasks.node_classification.task import training_graph
@@ -126,6 +131,82 @@ def test_documents_of_all_clients_wait_in_one_queue_however_few_threads_there_ar
         start()
         assert [one.result() for one in answers] == [models["translate"].translate_document(text) for text in texts]
     assert waiting == len(texts)
+
+
+# --- searches in processes of their own ---
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
+
+
+def idle_processes(api: Api) -> list[int]:
+    (served,) = api.models.values()
+    pool = getattr(served.joins, "__self__", None)
+    assert isinstance(pool, SearchPool)
+    return [one.process.pid or 0 for one in pool.idle]
+
+
+def is_running(process: int) -> bool:
+    return Path(f"/proc/{process}").exists() and ") Z " not in Path(f"/proc/{process}/stat").read_text()
+
+
+@LINUX
+def test_searches_in_processes_give_what_the_command_line_gives(models):
+    limits = ApiLimits(workers=2, processes=True)
+    api, texts = Api(ModelStore.from_models({"t": models["translate"]}), limits=limits), [CAT, "the cat", "a dog"]
+    wanted = translate_texts(models["translate"], texts, CLI_SEARCH)
+    processes = idle_processes(api)
+    assert len(processes) == 2
+
+    def ask(text: str) -> str:
+        return client.post("/translate", json={"q": text, "source": "en", "target": "fr"}).json()["translatedText"]
+
+    with client_of_api(api) as client, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, texts * 8)) == wanted * 8
+        assert {*idle_processes(api)} == {*processes}  # all of them are free again
+        os.kill(processes[0], signal.SIGTERM)  # meant for the server: a search goes on
+        os.kill(processes[1], signal.SIGKILL)
+        while is_running(processes[1]):
+            sleep(0.01)
+        assert list(pool.map(ask, texts * 2)) == wanted * 2
+        assert is_running(processes[0])
+        assert idle_processes(api) == processes[:1]
+
+
+@LINUX
+def test_a_model_that_is_loaded_again_has_processes_of_its_own(models, tmp_path):
+    models["translate"].save(tmp_path / "t")
+    limits = ApiLimits(workers=1, processes=True)
+    api = Api(ModelStore.from_folders([tmp_path / "t"]), limits=limits, keys=[KEY])
+    (before,) = idle_processes(api)
+    with client_of_api(api) as client:
+        key, asked = {"X-API-Key": KEY}, {"q": CAT, "source": "en", "target": "fr"}
+        first = client.post("/translate", json=asked, headers=key).json()
+        assert client.post("/admin/reload", headers=key).status_code == 200
+        (after,) = idle_processes(api)
+        assert client.post("/translate", json=asked, headers=key).json() == first
+    patience = monotonic() + 20
+    while is_running(before) and monotonic() < patience:  # it ends with the last who hold the old model
+        gc.collect()
+        sleep(0.05)
+    assert is_running(after)
+    assert not is_running(before)
+
+
+@LINUX
+def test_what_a_search_process_raises_is_raised_here(models):
+    pool = SearchPool(prepare(models["translate"].model), 1)
+    search = pool.begin(Beam(2))
+    with pytest.raises(ValueError, match="token 1000000 is not in the vocabulary"):
+        search.add([DecodingRequest((5,), (10**6,))])
+    search.close()
+    search = pool.begin(Beam(2))
+    search.add([DecodingRequest((5,), index=7)])
+    found = {}
+    while not found:
+        found = search.step()
+    ((expected,),) = translate(prepare(models["translate"].model), [(5,)], Beam(2))
+    assert [one.ids for one in found[7]] == [expected.ids]
 
 
 def test_a_form_is_read_as_libretranslates_clients_send_it(client):

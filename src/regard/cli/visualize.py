@@ -716,6 +716,10 @@ class ApiOptions:
         int, typer.Option(min=1, help="Token budget of a running batch: source tokens × beams.")
     ] = 4096
     workers: Annotated[int, typer.Option(min=0, help="Threads that compute, a core each; 0 for all cores.")] = 0
+    processes: Annotated[
+        bool,
+        typer.Option(help="A process beside each worker for beam search, which shares the weights (Linux, on a CPU)."),
+    ] = True
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request.")] = 4 * 2**20
 
 

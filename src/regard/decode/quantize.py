@@ -17,7 +17,15 @@ from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosit
 from regard.attention.position import PositionSum
 from regard.decode import beam_decoder, text_generation
 from regard.decode.cuda_graphs import CapturedSteps
-from regard.decode.quantized_linear import PRECISIONS, ChunkedVocabLinear, Int8Linear, OutputLinear, ScreenedLinear
+from regard.decode.quantized_linear import (
+    PRECISIONS,
+    ChunkedVocabLinear,
+    Int8KernelLinear,
+    Int8Linear,
+    OutputLinear,
+    ScreenedLinear,
+    int8_kernels,
+)
 from regard.decode.text_generation import IdleDecoders
 from regard.layers.embedding import TiedEmbeddings
 from regard.layers.transformer_layers import DecoderLayer, EncoderLayer, FeedForward
@@ -174,14 +182,17 @@ def swap_output(embeddings: TiedEmbeddings, precision: str) -> None:
 def output_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:
     if weight.is_cuda:
         return OutputLinear(weight, bias)
-    build = {"int8": ChunkedVocabLinear.of, "screened": ScreenedLinear}.get(precision)
-    return build_linear(weight, bias, precision) if build is None else build(weight, bias)
+    if precision == "screened":
+        return ScreenedLinear(weight, bias)
+    linear = build_linear(weight, bias, precision)
+    return ChunkedVocabLinear.of(weight, bias) if isinstance(linear, Int8Linear) else linear
 
 
 def build_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:
     """The fastest for this device and precision; `weight` is (out, in)."""
     if precision == "int8":
-        return Int8Linear(weight, bias)
+        fits = weight.dtype == torch.float32 and int8_kernels() is not None
+        return (Int8KernelLinear if fits else Int8Linear)(weight, bias)
     if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         return MkldnnLinear(weight, bias)
     linear = nn.Linear(weight.shape[1], len(weight), device="meta")

@@ -1,8 +1,11 @@
 """Linear layers of inference: int8 for a CPU; output layers in float32, screened by int8, or searched in slices."""
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import log
+from pathlib import Path
 
 import torch
 from einops import rearrange
@@ -10,6 +13,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from regard.attention.backends.masked import compile_kernels
 from regard.decode.topk import CHUNK, TopKLogProbs, chunk_maxima, stable_topk, topk_logprobs_torch
 from regard.ops.linear import DirectModule, MkldnnLinear
 
@@ -29,6 +33,7 @@ SURE = 3e-3  # tokens as probable are scored in float32 too, however few are ask
 FINE = 0.25  # x has one term of 8 bits if its rounding adds so much to the bound of a mean token's score at most,
 MAX_SHARE = 1.5  # and at most so many times what the rounding of W adds
 MAX_NEAR = 512  # tokens near the best in a row; to gather more takes as long as the whole product
+KERNEL_COLUMNS = 64  # of a tile of our own kernels
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
 
 
@@ -64,13 +69,18 @@ class Int8Linear(DirectModule):
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
-        weight = weight.detach()
-        self.scale = weight.abs().amax(1).clamp_min(1e-12) / 127
-        whole = (weight / self.scale[:, None]).round().to(torch.int8)
+        whole, self.scale = self.quantize_weight(weight)
         self.weight = torch.ops.onednn.qlinear_prepack(whole, None)
         self.zero = torch.zeros(len(weight), dtype=torch.long)
         self.bias, self.quantizer = bias.detach(), RowQuantizer.create()
         self.op = torch.ops.onednn.qlinear_pointwise.default
+
+    @staticmethod
+    def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Ŵ, and the scale of each of its rows."""
+        weight = weight.detach()
+        scale = weight.abs().amax(1).clamp_min(1e-12) / 127
+        return (weight / scale[:, None]).round().to(torch.int8), scale
 
     def forward(self, x: Tensor) -> Tensor:
         return self.multiply_quantized(*self.quantizer.quantize(x))
@@ -85,6 +95,68 @@ class Int8Linear(DirectModule):
         return self.op(
             whole, 1 / 127, ZERO_POINT, self.weight, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
+
+
+class Int8KernelLinear(DirectModule):
+    """As Int8Linear, by kernels of our own (int8_kernels.c): rounding, product, scales and bias are one pass, and so
+    are the logits and the best of them, which are never written out."""
+
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
+        plain = Int8Linear.quantize_weight(weight)
+        (n, k), columns = weight.shape, -len(weight) % KERNEL_COLUMNS
+        whole = pad(plain[0], (0, -k % 4, 0, columns))
+        self.size = n, k
+        self.weight = rearrange(whole, "(c n) (i four) -> c i n four", n=KERNEL_COLUMNS, four=4).contiguous()
+        self.scale, self.bias = pad(plain[1] / 127, (0, columns)), bias.detach()
+        self.padded_bias = pad(self.bias, (0, columns), value=-torch.inf)
+        self.offset = ZERO_POINT * whole.sum(1, dtype=torch.int32)
+
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        n = self.size[0]
+        return self.weight.data_ptr(), self.scale.data_ptr(), self.offset.data_ptr(), self.padded_bias.data_ptr(), n
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels, (n, k), x = int8_kernels(), self.size, x.contiguous()
+        assert kernels is not None
+        y = x.new_empty(*x.shape[:-1], n)
+        kernels.int8_linear(x.data_ptr(), x.numel() // k, k, *self.addresses(), y.data_ptr())
+        return y
+
+    def topk(
+        self, x: Float[Tensor, "n model"], banned: UInt8[Tensor, " v"], count: int, must: Int[Tensor, "n 1"] | None
+    ) -> TopKLogProbs:
+        kernels, rows, x, count = int8_kernels(), len(x), x.contiguous(), min(count, self.size[0])
+        assert kernels is not None
+        values, tokens = x.new_empty(rows, count), torch.empty(rows, count, dtype=torch.long)
+        must = None if must is None else must.contiguous()
+        forced = None if must is None else x.new_empty(rows, 1)
+        finite = kernels.int8_topk(
+            x.data_ptr(),
+            rows,
+            self.size[1],
+            *self.addresses(),
+            banned.data_ptr(),
+            count,
+            values.data_ptr(),
+            tokens.data_ptr(),
+            None if must is None else must.data_ptr(),
+            None if forced is None else forced.data_ptr(),
+        )
+        found = TopKLogProbs(values, tokens, torch.tensor(bool(finite)))
+        return found if must is None or forced is None else found.force(must, forced)
+
+
+@cache
+def int8_kernels() -> ctypes.CDLL | None:
+    """The kernels, where they can be compiled."""
+    if (kernels := compile_kernels(Path(__file__).with_name("int8_kernels.c"))) is None:
+        return None
+    pointer, number = ctypes.c_void_p, ctypes.c_long
+    matrix = [pointer, number, number, pointer, pointer, pointer, pointer, number]
+    kernels.int8_linear.argtypes, kernels.int8_linear.restype = [*matrix, pointer], None
+    kernels.int8_topk.argtypes = [*matrix, pointer, number, pointer, pointer, pointer, pointer]
+    return kernels
 
 
 class OutputLinear(nn.Module):

@@ -55,7 +55,17 @@ from regard.see.sites import AttentionSite
 from regard.see.trace import Trace, select_initial, trace_model
 from regard.serve.encoding import RequestError, encode_json
 from regard.serve.model_store import ModelStore, describe_model, readable_file
-from regard.serve.scheduler import BeamBatch, CallBatch, GenerationBatch, GenerationJob, Job, Metrics, Scheduler
+from regard.serve.scheduler import (
+    BeamBatch,
+    CallBatch,
+    GenerationBatch,
+    GenerationJob,
+    Job,
+    Metrics,
+    RunningSearch,
+    Scheduler,
+    SearchPool,
+)
 from regard.serve.security import HOSTS, BodyBudget, HTTPMiddleware
 from regard.tasks.language_modeling.task import GenerationOutput
 from regard.tasks.protocol import Task
@@ -83,6 +93,8 @@ class ApiLimits:
         max_waiting: sentences and texts that wait; more are refused with 429.
         batch_tokens: of a running batch: source tokens × beams.
         workers: threads that compute, one core each; 0 for as many as torch uses.
+        processes: whether a translator's searches run in processes of their own, one for each worker, which share its
+            weights (Linux).
     """
 
     timeout: float = 60.0
@@ -93,6 +105,7 @@ class ApiLimits:
     max_waiting: int = 256
     batch_tokens: int = 4096
     workers: int = 0
+    processes: bool = False
 
 
 # --- models ---
@@ -106,7 +119,7 @@ class ServedModel:
         task_model: for traces, and for verbs that batch their inputs themselves.
         model: prepared for decoding, where it translates or generates.
         search: of sentences that came together; None where nothing is translated.
-        joins: whether sentences may join a running search.
+        joins: begins a search that sentences may join; None where they cannot.
     """
 
     name: str
@@ -115,12 +128,14 @@ class ServedModel:
     folder: Path | None
     model: Any
     search: BatchSearch | None
-    joins: bool
+    joins: Callable[[Beam], RunningSearch] | None
     version: int
 
     @staticmethod
-    def of(name: str, task_model: Any, folder: Path | None, precision: str, exported: Path | None) -> "ServedModel":
-        task, model, search, joins = get_task(task_model.settings.task), None, None, False
+    def of(
+        name: str, task_model: Any, folder: Path | None, precision: str, exported: Path | None, processes: int = 0
+    ) -> "ServedModel":
+        task, model, search, joins = get_task(task_model.settings.task), None, None, None
         if task.batching == "generation" and exported is None:
             # a CPU gains little from another copy of the weights, unless it is a smaller one
             plain = precision == "float32" and task_model.model.embedding.weight.device.type == "cpu"
@@ -134,7 +149,8 @@ class ServedModel:
         else:
             model = prepare(task_model.model, precision)
             search = partial(search_batch, model, task_model.target.first_ids)
-            joins = isinstance(model, Transformer) and model.embeddings.bias.device.type == "cpu"
+            if isinstance(model, Transformer) and model.embeddings.bias.device.type == "cpu":
+                joins = SearchPool(model, processes).begin
         return ServedModel(name, task, task_model, folder, model, search, joins, next(VERSIONS))
 
     def card(self) -> dict[str, Any]:
@@ -185,7 +201,8 @@ class Api:
         task = get_task(model.settings.task)
         decodes = task.batching == "search" or (task.batching == "generation" and not quantize.objections(model.model))
         precision = self.precision if decodes or len(self.store.entries) == 1 else "float32"
-        return ServedModel.of(name, model, entry.folder, precision, self.exported)
+        processes = len(self.scheduler.workers) if self.limits.processes else 0
+        return ServedModel.of(name, model, entry.folder, precision, self.exported, processes)
 
     async def reload(self) -> list[str]:
         """Every model from its folder again; what was accepted before ends with the model it began with."""
@@ -266,11 +283,13 @@ class Api:
             if not source:
                 found.append(None)
                 continue
-            joins = served.joins and not objections(served.model, beam, [DecodingRequest(source)], Constraints())
-            batch, given = partial(CallBatch, partial(search, beam)), [source]
-            if joins:
-                batch, given = partial(BeamBatch, served.model, beam, self.metrics), (source, prefix)
-            found.append(self.job((served.version, beam, joins), batch, given, (len(source) + 1) * beam.size))
+            begin, tokens = served.joins, (len(source) + 1) * beam.size
+            if begin is None or objections(served.model, beam, [DecodingRequest(source)], Constraints()):
+                batch = partial(CallBatch, partial(search, beam))
+                found.append(self.job((served.version, beam, "alone"), batch, [source], tokens))
+            else:
+                batch = partial(BeamBatch, partial(begin, beam), self.metrics)
+                found.append(self.job((served.version, beam, "joins"), batch, (source, prefix), tokens))
         return found
 
     async def translate(

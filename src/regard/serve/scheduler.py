@@ -1,30 +1,40 @@
 """Scheduler: continuous batching: the jobs of all clients advance together, step by step, within a token budget.
 
 A worker is a thread with one core. At every step it takes waiting jobs as far as its budget goes, they join the batch
-of their key, all batches advance by one step, and what is finished, cancelled or late leaves at once.
+of their key, all batches advance by one step, and what is finished, cancelled or late leaves at once. Where there are
+search processes, a worker's beam search runs in one of them: threads that compute beside each other wait for Python's
+lock at each of the thousand small operations of a step.
 Metrics (Prometheus) and logs (a JSON line for every request) say how it goes.
 """
 
 import asyncio
+import gc
 import json
 import logging
+import os
+import signal
+import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
-from threading import Condition, Thread
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from threading import Condition, Lock, Thread
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from regard.decode.beam import Beam
 from regard.decode.continuous import ContinuousBeamSearch
-from regard.decode.search import DecodingRequest
+from regard.decode.search import DecodingRequest, Hypothesis
 from regard.decode.text_generation import ContinuousGeneration, GeneratedToken, TextRequest
 from regard.models.transformer import Transformer
 from regard.serve.encoding import RequestError
@@ -85,6 +95,7 @@ def log_json(level: int = logging.INFO) -> None:
         logger.setLevel(level)
 
 
+START_SECONDS = 20.0  # for a forked process to answer
 ARENAS = 4  # of malloc: the event loop's, and the workers'
 END = object()
 PAST_DEADLINE = "the request passed its deadline; send less, or allow more time"
@@ -160,12 +171,29 @@ class RunningBatch(ABC):
     @abstractmethod
     def remove(self, jobs: Sequence[Job]) -> None: ...
 
+    def close(self) -> None:
+        """It is used no more."""
+        return
+
+
+class RunningSearch(Protocol):
+    """A beam search that sentences join and leave at any step: here, or in a process of its own."""
+
+    def add(self, requests: Sequence[DecodingRequest], /) -> None: ...
+    def step(self) -> dict[int, list[Hypothesis]]: ...
+    def remove(self, indices: Collection[int], /) -> None: ...
+    def close(self) -> None: ...
+
 
 class BeamBatch(RunningBatch):
-    """Beam search over sentences of different ages; a job's `given` is its source and forced prefix."""
+    """Beam search over sentences of different ages; a job's `given` is its source and forced prefix.
 
-    def __init__(self, model: Transformer, beam: Beam, metrics: Metrics):
-        self.search, self.jobs, self.metrics = ContinuousBeamSearch(model, beam), dict[int, Job](), metrics
+    Args:
+        search: begins the search.
+    """
+
+    def __init__(self, search: Callable[[], RunningSearch], metrics: Metrics):
+        self.search, self.jobs, self.metrics = search(), dict[int, Job](), metrics
 
     def add(self, jobs):
         self.jobs |= {job.index: job for job in jobs}
@@ -185,6 +213,117 @@ class BeamBatch(RunningBatch):
         self.search.remove({job.index for job in jobs})
         for job in jobs:
             del self.jobs[job.index]
+
+    def close(self):
+        self.search.close()
+
+
+# --- searches in processes of their own ---
+
+
+class SearchProcess:
+    """A forked process with the model, whose weights it shares; it runs one beam search at a time."""
+
+    def __init__(self, model: Transformer):
+        context = get_context("fork")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=run_searches, args=(there, model), name="regard search", daemon=True)
+        with warnings.catch_warnings():  # of threads, which hold locks that nobody would release in the new process
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process.start()
+        there.close()
+        # it ends when this end of the pipe is closed: with this object, or at exit, where terminating it would not help
+        Finalize(self, self.pipe.close, exitpriority=0)
+        if not self.pipe.poll(START_SECONDS):  # such a lock was held
+            self.process.kill()
+            raise OSError(f"a search process does not answer within {START_SECONDS:.0f} s")
+        self.pipe.recv()
+
+    def ask(self, method: str, *given: Any) -> Any:
+        """What this method of the search returns; or what it raises."""
+        try:
+            self.pipe.send((method, given))
+            found, error = self.pipe.recv()
+        except (EOFError, OSError) as gone:
+            raise RuntimeError(f"a search process has ended (exit code {self.process.exitcode})") from gone
+        if error is not None:
+            raise error
+        return found
+
+
+def run_searches(pipe: Connection, model: Transformer) -> None:
+    """The process: one call after the other, until nobody holds the other end of the pipe."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the server, which lets searches end
+        signal.signal(number, signal.SIG_IGN)
+    close_files_but(pipe.fileno())
+    gc.freeze()  # to look for garbage among what both have would copy it
+    torch.set_num_threads(1)
+    pipe.send(None)
+    search: Any = None
+    while True:
+        try:
+            method, given = pipe.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # what a forked process inherited is not its own to clean up
+        try:
+            if method == "begin":
+                search = ContinuousBeamSearch(model, *given)
+            answer = None if method == "begin" else getattr(search, method)(*given), None
+        except ValueError as error:
+            answer = None, ValueError(str(error))
+        except Exception as error:  # not all errors can be sent
+            answer = None, RuntimeError(f"{type(error).__name__}: {error}")
+        pipe.send(answer)
+
+
+def close_files_but(kept: int) -> None:
+    """The server's connections and the pipes of other processes, which would stay open here when it closes them."""
+    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if number > 2 and number != kept:
+            with suppress(OSError):
+                os.close(number)
+
+
+class SearchPool:
+    """The search processes of one model, one for each worker.
+
+    Searches beyond them, or after a process has died, run in the worker's own thread.
+    """
+
+    def __init__(self, model: Transformer, processes: int):
+        self.model, self.lock, self.idle = model, Lock(), list[SearchProcess]()
+        if sys.platform == "linux":
+            self.idle += [SearchProcess(model) for _ in range(processes)]
+
+    def begin(self, beam: Beam) -> RunningSearch:
+        with self.lock:
+            self.idle = [one for one in self.idle if one.process.is_alive()]
+            process = self.idle.pop() if self.idle else None
+        return ContinuousBeamSearch(self.model, beam) if process is None else ProcessSearch(self, process, beam)
+
+    def give_back(self, process: SearchProcess) -> None:
+        with self.lock:
+            self.idle.append(process)
+
+
+class ProcessSearch:
+    """The search that a process runs, which goes back to its pool at the end."""
+
+    def __init__(self, pool: SearchPool, process: SearchProcess, beam: Beam):
+        self.pool, self.process = pool, process
+        process.ask("begin", beam)
+
+    def add(self, requests: Sequence[DecodingRequest]) -> None:
+        self.process.ask("add", requests)
+
+    def step(self) -> dict[int, list[Hypothesis]]:
+        return self.process.ask("step")
+
+    def remove(self, indices: Collection[int]) -> None:
+        self.process.ask("remove", indices)
+
+    def close(self) -> None:
+        self.pool.give_back(self.process)
 
 
 class CallBatch(RunningBatch):
@@ -320,7 +459,8 @@ class Worker:
         gone = {*done}
         self.jobs = [job for job in self.jobs if job not in gone]
         keys = {job.key for job in self.jobs}
-        self.batches = {key: batch for key, batch in self.batches.items() if key in keys}
+        for key in self.batches.keys() - keys:
+            self.batches.pop(key).close()
 
 
 class Scheduler:
@@ -427,7 +567,7 @@ class Scheduler:
         try:
             worker.release(batch.step())
         except Exception as error:  # what is left of the batch is in no known state
-            worker.batches.pop(key)
+            worker.batches.pop(key).close()
             self.drop(worker, None, [(job, error) for job in worker.jobs if job.key == key])
 
     def drop(self, worker: Worker, batch: RunningBatch | None, jobs: Sequence[tuple[Job, Exception]]) -> None:

@@ -1,8 +1,19 @@
 """Masked attention: softmax(q kᵀ + mask) v under a mask that is there already, as decoding with a KV cache has it.
 
 For a few queries torch's fused kernel is slower than its three parts on a CPU, and than a kernel made for them on a
-GPU. For many it is torch's own.
+GPU; a kernel in C is faster than both where it can be compiled. For many it is torch's own.
 """
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,6 +29,14 @@ from regard.ops import dispatch
 
 KERNEL_QUERIES = 32  # that read the same keys, at most, for our own kernel; torch's is made for more
 CPU_QUERIES = 64  # at most, for the three parts one by one
+COMPILE = [
+    "-O3",
+    "-std=gnu11",
+    "-shared",
+    "-fPIC",
+    "-mfma",
+    *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
+]
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
@@ -66,6 +85,76 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     if q.is_cuda or few > CPU_QUERIES:
         mask = mask.expand(q.shape[0], q.shape[1] if q.is_cuda else 1, few, k.shape[2])
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0, enable_gqa=shared != 1)
+    if use_kernels(q, k, v, mask) and (kernels := masked_kernels()) is not None:
+        return attend_by_kernels(kernels, q, k, v, mask)
     if shared != 1:
         k, v = (x.repeat_interleave(shared, 1) for x in (k, v))
     return (q @ k.mT).add_(mask).softmax(-1) @ v
+
+
+# --- kernels in C ---
+
+
+def use_kernels(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> bool:
+    """Nobody differentiates, compiles or exports it, and all is float32 with rows in one piece."""
+    plain = type(q) is Tensor and q.dtype == k.dtype == v.dtype == mask.dtype == torch.float32
+    return (
+        plain
+        and not torch.is_grad_enabled()
+        and k.stride() == v.stride()
+        and k.shape == v.shape
+        and q.stride(3) == k.stride(3) == mask.stride(3) == 1
+        and mask.shape[1] == 1
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # type: ignore[reportPrivateImportUsage]
+    )
+
+
+def attend_by_kernels(kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    (b, h, t, d), (g, c) = q.shape, k.shape[1:3]
+    mask_b, _, mask_t, _ = mask.expand(b, 1, t, c).stride()
+    out = q.new_empty(b, t, h, d)
+    kernels.masked_attention(
+        q.data_ptr(), *q.stride()[:3], k.data_ptr(), v.data_ptr(), *k.stride()[:3], mask.data_ptr(), mask_b, mask_t,
+        out.data_ptr(), b, h, t, g, c, d,
+    )  # fmt: skip
+    return out.transpose(1, 2)
+
+
+@cache
+def masked_kernels() -> ctypes.CDLL | None:
+    kernels = compile_kernels(Path(__file__).with_suffix(".c"))
+    if kernels is not None:
+        pointer, number = ctypes.c_void_p, ctypes.c_long
+        matrices = [pointer, *3 * [number], pointer, pointer, *3 * [number], pointer, number, number, pointer]
+        kernels.masked_attention.argtypes, kernels.masked_attention.restype = [*matrices, *6 * [number]], None
+    return kernels
+
+
+def compile_kernels(source: Path) -> ctypes.CDLL | None:
+    """Kernels in C, compiled by this machine's compiler the first time and then found in the user's cache; None where
+    there is no compiler or no AVX-512 VNNI, or if REGARD_KERNELS=0."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if os.environ.get("REGARD_KERNELS") == "0" or compiler is None or not has_avx512_vnni():
+        return None
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regard"
+    try:
+        version = sha256(source.read_bytes() + " ".join([compiler, *COMPILE]).encode()).hexdigest()[:16]
+        library = cache_folder / f"{source.stem}-{version}.so"
+        if not library.exists():
+            cache_folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache_folder) as folder:  # of two that compile the last one stays
+                built = Path(folder) / library.name
+                command = [compiler, *COMPILE, "-o", str(built), str(source), "-lm"]
+                subprocess.run(command, check=True, capture_output=True, timeout=60)
+                built.replace(library)
+        return ctypes.CDLL(str(library))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def has_avx512_vnni() -> bool:
+    if sys.platform != "linux" or not Path("/proc/cpuinfo").exists():
+        return False
+    flags = re.search(r"(?m)^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text())
+    return flags is not None and {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"} <= {*flags[1].split()}

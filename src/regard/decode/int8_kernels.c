@@ -1,0 +1,229 @@
+/* Int8 kernels for a CPU with AVX-512 VNNI: a linear layer, and the best tokens of an output layer.
+
+   y = (x̂ Ŵᵀ - 128 Σ Ŵ) s_x s_w + b,  x̂ = round(127 x / max |x|) + 128, a row of x at a time
+
+   Rounding, product, scales and bias are one pass, where torch takes ten operations. Each row is computed by itself and
+   in one order, so that a result does not depend on the other rows.
+
+   Weights are packed as [columns / 64][k / 4][64 columns][4 k]; columns and k are padded with zeros.
+*/
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROWS 6      /* of a tile: 24 of 32 registers hold its sums */
+#define COLUMNS 64  /* of a tile */
+#define SLICE 8     /* tiles whose scores stay in the cache */
+#define ALWAYS static inline __attribute__((always_inline))
+
+static __thread void *memory;
+static __thread size_t room;
+
+static void *reserve(size_t bytes) {
+    if (bytes > room) {
+        free(memory);
+        if (posix_memalign(&memory, 64, bytes)) abort();
+        room = bytes;
+    }
+    return memory;
+}
+
+static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+ALWAYS __mmask16 first(long left) { return left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1); }
+
+/* x̂ of one row, and its largest |x|: not a number where x has one that is none. */
+static float quantize_row(const float *x, long k, long stride, uint8_t *codes) {
+    __m512 most = _mm512_setzero_ps();
+    __mmask16 none = 0;
+    for (long i = 0; i < k; i += 16) {
+        __m512 part = _mm512_maskz_loadu_ps(first(k - i), x + i);
+        none |= _mm512_cmp_ps_mask(part, part, _CMP_UNORD_Q);
+        most = _mm512_max_ps(most, _mm512_abs_ps(part));
+    }
+    float size = (none ? NAN : _mm512_reduce_max_ps(most)) + 1e-30f;
+    __m512 scale = _mm512_set1_ps(127.0f / size);
+    for (long i = 0; i < k; i += 16) {
+        __m512 part = _mm512_maskz_loadu_ps(first(k - i), x + i);
+        __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(part, scale)), _mm512_set1_epi32(128));
+        _mm_mask_storeu_epi8(codes + i, first(stride - i), _mm512_cvtepi32_epi8(whole));
+    }
+    return size;
+}
+
+ALWAYS void multiply(const int rows, const uint8_t *codes, long stride, const int8_t *weight, __m512i sums[ROWS][4]) {
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) sums[r][c] = _mm512_setzero_si512();
+    for (long i = 0; i < stride; i += 4, weight += 4 * COLUMNS) {
+        __m512i w[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) w[c] = _mm512_load_si512(weight + 64 * c);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, codes + r * stride + i, 4);
+            __m512i x = _mm512_set1_epi32(four);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) sums[r][c] = _mm512_dpbusd_epi32(sums[r][c], x, w[c]);
+        }
+    }
+}
+
+ALWAYS void tile(
+    const int rows, const uint8_t *codes, long stride, const float *sizes, const int8_t *weight, const float *scale,
+    const int32_t *offset, const float *bias, float *y, long y_stride, long columns
+) {
+    __m512i sums[ROWS][4];
+    multiply(rows, codes, stride, weight, sums);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) {
+            if (16 * c >= columns) continue;
+            __m512 whole = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums[r][c], _mm512_loadu_si512(offset + 16 * c)));
+            __m512 found = _mm512_mul_ps(whole, _mm512_loadu_ps(scale + 16 * c));
+            found = _mm512_fmadd_ps(found, _mm512_set1_ps(sizes[r]), _mm512_loadu_ps(bias + 16 * c));
+            _mm512_mask_storeu_ps(y + r * y_stride + 16 * c, first(columns - 16 * c), found);
+        }
+}
+
+/* All rows by the columns of one tile. */
+static void panel(
+    long rows, const uint8_t *codes, long stride, const float *sizes, const int8_t *weight, const float *scale,
+    const int32_t *offset, const float *bias, float *y, long y_stride, long columns
+) {
+#define TILE(n) \
+    tile(n, codes + r * stride, stride, sizes + r, weight, scale, offset, bias, y + r * y_stride, y_stride, columns)
+    for (long r = 0; r < rows; r += ROWS) switch (rows - r) {
+        case 1: TILE(1); break;
+        case 2: TILE(2); break;
+        case 3: TILE(3); break;
+        case 4: TILE(4); break;
+        case 5: TILE(5); break;
+        default: TILE(6);
+    }
+}
+
+void int8_linear(
+    const float *x, long rows, long k, const int8_t *weight, const float *scale, const int32_t *offset,
+    const float *bias, long n, float *y
+) {
+    long stride = (k + 3) / 4 * 4;
+    float *sizes = reserve(aligned(rows * sizeof(float)) + rows * stride);
+    uint8_t *codes = (uint8_t *)sizes + aligned(rows * sizeof(float));
+    for (long r = 0; r < rows; r++) sizes[r] = quantize_row(x + r * k, k, stride, codes + r * stride);
+    for (long c = 0; c < n; c += COLUMNS)
+        panel(rows, codes, stride, sizes, weight + c * stride, scale + c, offset + c, bias + c, y + c, n, n - c);
+}
+
+/* exp x for x <= 0, to a unit in the last place or two; 0 below -87. */
+ALWAYS __m512 exponential(__m512 x) {
+    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    const float terms[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 0.5f};
+    __m512 p = _mm512_set1_ps(terms[0]);
+    for (int i = 1; i < 6; i++) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(terms[i]));
+    p = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(r, r), p, r), _mm512_set1_ps(1.0f));
+    return _mm512_maskz_scalef_ps(some, p, n);
+}
+
+typedef struct {
+    float largest;
+    double sum; /* of exp (score - largest) */
+    int none;   /* whether a score is not a number */
+} Total;
+
+/* Scores of columns from `start` on: into a row's total, and into its best, of equals the lower first. */
+static void look(
+    const float *scores, long columns, long start, const uint8_t *banned, long count, Total *total, float *values,
+    int64_t *tokens
+) {
+    __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+    __mmask16 none = 0;
+    for (long i = 0; i < columns; i += 16) {
+        __m512 x = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), first(columns - i), scores + i);
+        none |= _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+        most = _mm512_max_ps(most, x);
+    }
+    float here = _mm512_reduce_max_ps(most);
+    total->none |= none != 0;
+    if (!(here > -INFINITY)) return;
+    if (here > total->largest) {
+        total->sum *= exp((double)total->largest - here);
+        total->largest = here;
+    }
+    __m512 largest = _mm512_set1_ps(total->largest);
+    for (long i = 0; i < columns; i += 16) {
+        __m512 x = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), first(columns - i), scores + i);
+        sum = _mm512_add_ps(sum, exponential(_mm512_sub_ps(x, largest)));
+    }
+    total->sum += _mm512_reduce_add_ps(sum);
+    if (!(here > values[count - 1])) return;
+    for (long i = 0; i < columns; i += 16) {
+        __m512 x = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), first(columns - i), scores + i);
+        __mmask16 better = _mm512_cmp_ps_mask(x, _mm512_set1_ps(values[count - 1]), _CMP_GT_OQ);
+        for (; better; better &= better - 1) {
+            long at = i + __builtin_ctz(better), place = count - 1;
+            if (banned[start + at] || !(scores[at] > values[place])) continue;
+            for (; place > 0 && scores[at] > values[place - 1]; place--) {
+                values[place] = values[place - 1];
+                tokens[place] = tokens[place - 1];
+            }
+            values[place] = scores[at];
+            tokens[place] = start + at;
+        }
+    }
+}
+
+/* Log-probabilities of the best `count` tokens of each row, best first, and of the token in `must` where it is not -1.
+   Returns whether all are numbers. */
+int int8_topk(
+    const float *x, long rows, long k, const int8_t *weight, const float *scale, const int32_t *offset,
+    const float *bias, long n, const uint8_t *banned, long count, float *values, int64_t *tokens, const int64_t *must,
+    float *forced
+) {
+    long stride = (k + 3) / 4 * 4, width = SLICE * COLUMNS;
+    size_t for_sizes = aligned(rows * sizeof(float)), for_totals = aligned(rows * sizeof(Total));
+    size_t for_scores = rows * width * sizeof(float);
+    float *sizes = reserve(for_sizes + for_totals + for_scores + rows * stride);
+    Total *totals = (Total *)((char *)sizes + for_sizes);
+    float *scores = (float *)((char *)totals + for_totals);
+    uint8_t *codes = (uint8_t *)scores + for_scores;
+    for (long r = 0; r < rows; r++) {
+        sizes[r] = quantize_row(x + r * k, k, stride, codes + r * stride);
+        totals[r] = (Total){-INFINITY, 0.0, 0};
+        for (long i = 0; i < count; i++) {
+            values[r * count + i] = -INFINITY;
+            tokens[r * count + i] = 0;
+        }
+    }
+    for (long start = 0; start < n; start += width) {
+        long columns = n - start < width ? n - start : width;
+        for (long c = 0; c < columns; c += COLUMNS) {
+            long at = start + c;
+            panel(
+                rows, codes, stride, sizes, weight + at * stride, scale + at, offset + at, bias + at, scores + c, width,
+                columns - c
+            );
+        }
+        for (long r = 0; r < rows; r++) {
+            const float *row = scores + r * width;
+            look(row, columns, start, banned, count, totals + r, values + r * count, tokens + r * count);
+            if (must && must[r] >= start && must[r] < start + columns) forced[r] = row[must[r] - start];
+        }
+    }
+    int finite = 1;
+    for (long r = 0; r < rows; r++) {
+        float sum = (float)log(totals[r].sum), largest = totals[r].largest;
+        finite &= !totals[r].none && isfinite(largest) && isfinite(sum);
+        for (long i = 0; i < count; i++) values[r * count + i] = (values[r * count + i] - largest) - sum;
+        if (must) forced[r] = (forced[r] - largest) - sum;
+    }
+    return finite;
+}

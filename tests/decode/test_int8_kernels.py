@@ -1,0 +1,144 @@
+"""Int8 kernels in C: the same numbers as torch's operations, row by row; those are used where C cannot be compiled."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.attention.backends import masked
+from regard.decode import Beam, prepare, translate
+from regard.decode.quantized_linear import ChunkedVocabLinear, Int8KernelLinear, Int8Linear, int8_kernels
+from regard.decode.topk import CHUNK
+
+from .test_models import SOURCES, model
+
+SHAPES = [(1, 11, 17), (4, 64, 64), (5, 3, 1), (7, 130, 200), (13, 512, 65), (70, 48, 129)]
+compiled = pytest.mark.skipif(int8_kernels() is None, reason="needs a C compiler and AVX-512 VNNI")
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """As on a machine without a compiler."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    int8_kernels.cache_clear()
+    yield
+    int8_kernels.cache_clear()
+
+
+def random_layer(k: int, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(n, k, generator=draw), torch.randn(n, generator=draw)
+
+
+def random_rows(rows: int, k: int) -> Tensor:
+    return torch.randn(rows, k, generator=torch.Generator().manual_seed(9))
+
+
+@compiled
+@pytest.mark.parametrize(("rows", "k", "n"), SHAPES)
+def test_a_linear_layer_is_that_of_torch(rows, k, n):
+    layer, x = random_layer(k, n), random_rows(rows, k)
+    torch.testing.assert_close(Int8KernelLinear(*layer)(x), Int8Linear(*layer)(x), rtol=1e-5, atol=1e-5)
+
+
+@compiled
+def test_an_example_by_hand():
+    """x = [1, -2]: x̂ = [64, -127] of size 2 (63.5 rounds to the even 64), Ŵ = [127, 64] of scale 2 / 127 for [2, 1]."""
+    linear = Int8KernelLinear(torch.tensor([[2.0, 1.0]]), torch.tensor([0.5]))
+    expected = (64 * 127 - 127 * 64) * (2 / 127) * (2 / 127) + 0.5
+    assert linear(torch.tensor([[1.0, -2.0]])).item() == pytest.approx(expected)
+    assert linear(torch.zeros(1, 2)).item() == 0.5
+
+
+@compiled
+def test_a_row_does_not_depend_on_the_others():
+    linear, x = Int8KernelLinear(*random_layer(96, 300)), random_rows(17, 96)
+    banned = torch.zeros(300, dtype=torch.uint8)
+    together, found = linear(x), linear.topk(x, banned, 3, None)
+    for row in range(17):
+        alone = linear.topk(x[row : row + 1], banned, 3, None)
+        assert torch.equal(linear(x[row : row + 1])[0], together[row])
+        assert torch.equal(alone.values[0], found.values[row])
+        assert torch.equal(alone.tokens[0], found.tokens[row])
+
+
+@compiled
+@pytest.mark.parametrize("v", [30, 16 * CHUNK, 2500])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_the_best_tokens_are_those_of_torch(rows, v):
+    layer, x, count = random_layer(24, v), random_rows(rows, 24), 5
+    banned, must = torch.zeros(v, dtype=torch.uint8), torch.full((rows, 1), -1)
+    best = Int8Linear(*layer)(x)[0].argsort(descending=True)
+    banned[best[:2]] = 1
+    must[0] = best[0]  # a forced token may be banned
+    for asked in (None, must):
+        wanted = ChunkedVocabLinear.of(*layer).topk(x, banned, count, asked)
+        found = Int8KernelLinear(*layer).topk(x, banned, count, asked)
+        assert torch.equal(found.tokens, wanted.tokens)
+        torch.testing.assert_close(found.values, wanted.values, rtol=1e-5, atol=1e-5)
+        assert found.finite
+
+
+@compiled
+def test_of_equal_tokens_the_lower_comes_first():
+    linear = Int8KernelLinear(torch.zeros(700, 8), torch.zeros(700).index_fill(0, torch.tensor([3, 90, 600, 699]), 1.0))
+    found = linear.topk(random_rows(2, 8), torch.zeros(700, dtype=torch.uint8), 6, None)
+    assert found.tokens.tolist() == 2 * [[3, 90, 600, 699, 0, 1]]
+
+
+@compiled
+def test_probabilities_of_scores_far_apart_add_up():
+    weight, bias = torch.zeros(1100, 4), torch.linspace(-200.0, 300.0, 1100)
+    found = Int8KernelLinear(weight, bias).topk(torch.zeros(1, 4), torch.zeros(1100, dtype=torch.uint8), 1100, None)
+    expected = bias.double().log_softmax(0).flip(0)
+    torch.testing.assert_close(found.values[0].double(), expected, rtol=1e-6, atol=1e-5)
+
+
+@compiled
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_is_noticed(wrong):
+    linear, x = Int8KernelLinear(*random_layer(20, 80)), random_rows(3, 20)
+    x[1, 7] = wrong
+    assert not linear.topk(x, torch.zeros(80, dtype=torch.uint8), 2, None).finite
+    assert not linear(x)[1].isfinite().all()
+    assert linear(x)[[0, 2]].isfinite().all()
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_without_a_compiler_torch_computes():
+    made = model("transformer").float()
+    assert int8_kernels() is None
+    assert not any(isinstance(part, Int8KernelLinear) for part in prepare(made, "int8").modules())
+
+
+@compiled
+def test_a_model_decodes_alike_by_either(monkeypatch):
+    made = model("transformer").float()
+    by_kernels = prepare(made, "int8")
+    monkeypatch.setenv("REGARD_KERNELS", "0")
+    int8_kernels.cache_clear()
+    by_torch = prepare(made, "int8")
+    monkeypatch.delenv("REGARD_KERNELS")
+    int8_kernels.cache_clear()
+    assert any(isinstance(part, Int8KernelLinear) for part in by_kernels.modules())
+    assert not any(isinstance(part, Int8KernelLinear) for part in by_torch.modules())
+    for one, other in zip(*(translate(each, SOURCES, Beam(3)) for each in (by_kernels, by_torch)), strict=True):
+        assert [hypothesis.ids for hypothesis in one] == [hypothesis.ids for hypothesis in other]
+        assert one[0].score == pytest.approx(other[0].score, abs=1e-3)
+
+
+@compiled
+def test_kernels_that_cannot_be_compiled_are_done_without(monkeypatch, tmp_path):
+    (tmp_path / "broken").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "broken").chmod(0o755)
+    monkeypatch.setenv("CC", str(tmp_path / "broken"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    int8_kernels.cache_clear()
+    assert int8_kernels() is None
+    monkeypatch.delenv("CC")
+    int8_kernels.cache_clear()
+    assert int8_kernels() is not None
+    assert len(list((tmp_path / "cache" / "regard").iterdir())) == 1  # nothing is left beside the library
+    monkeypatch.setattr(masked, "has_avx512_vnni", lambda: False)
+    int8_kernels.cache_clear()
+    assert int8_kernels() is None
+    int8_kernels.cache_clear()
