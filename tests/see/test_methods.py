@@ -409,6 +409,19 @@ def test_what_arrives_of_a_foreign_value_passes_its_output_projection(name, path
     assert float(value_weighted(trace, last)[head, query, key]) == pytest.approx(float(expected.detach()), rel=1e-4)
 
 
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+def test_attention_times_gradient_is_autograds_through_the_librarys_own_weights(name):
+    tokenizer, model = make_tokenizer(), FAMILIES[name].build("eager")
+    trace = regard.trace(FAMILIES[name].build(), tokenizer, SENTENCE)
+    target = prediction_target(trace, 3)
+    found = model(torch.tensor([tokenizer(SENTENCE)["input_ids"]]), output_attentions=True)
+    logit = found.logits[0, 3, tokenizer.convert_tokens_to_ids(target.name)]
+    slopes = torch.autograd.grad(logit, found.attentions)
+    for layer, (weights, slope) in enumerate(zip(found.attentions, slopes, strict=True)):
+        expected = (weights * slope)[0].detach()
+        assert attention_times_gradient(trace, 3)[f"decoder.{layer}"].allclose(expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["translator", "Marian"])
 def test_patching_every_position_behind_the_encoder_gives_the_other_run(name):
     if name == "Marian":
