@@ -180,6 +180,7 @@ def test_every_view_that_fits_opens(viewer, kind, share):
         open_tab(viewer.page, view)
         viewer.shown(view)
         assert viewer.page.locator("#problem").is_hidden(), view
+        assert "[object" not in viewer.page.locator("#panel").inner_text(), view
 
 
 # --- exact ---

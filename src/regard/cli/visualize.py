@@ -348,7 +348,7 @@ def look_at_corpus(
 
 def corpus_report(found: "CorpusStatistics") -> str:
     """A table of the heads, and the predictions that were wrong."""
-    titles = ["head", "entropy, nats", "distance, tokens", "sink", "most to", "AER", "links most", "strongest"]
+    titles = ["head", "entropy, nats", "distance, tokens", "sink", "sink token", "AER", "parts of speech", "strongest"]
     rows = [titles]
     for one in found.heads:
         span, pair = one.spans[0] if one.spans else None, one.tag_pairs[0] if one.tag_pairs else None
