@@ -141,6 +141,7 @@ SUITES: dict[str, Stages] = {
     "see/corpus": (files("see", "corpus"),),
     "see/methods": (files("see", "methods"),),
     "serve/trace_cache": (files("serve", "corpora"),),
+    "serve/workers": (files("serve", "corpora"),),
     "see/": (
         files(
             "see/plots", "attention_maps", "surprisal", "tags", "latent_plane", "nearest_neighbours", "neighbour_plot"
@@ -169,6 +170,7 @@ NAMED = {
     "see/head_views": "explanations",
     "cli/visualize": "look",
     "serve/trace_cache": "corpora",
+    "serve/workers": "corpora",
     "training/config": "run",
     "training/loop": "step",
     "training/cuda_graph": "master_weights",

@@ -1187,6 +1187,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("first cell", "a word may attend to itself", "tells &= keys != ", "tells &= keys >= 0 * "),
         ("first cell", "the end of a sentence counts as a word", "word is not None and telling[word]", "word is None or telling[word]"),
     ],
+    "serve/workers.py": [
+        ("streams", "whoever leaves stops nothing", "            if part is not end:", "            if part is end:"),
+    ],
     "serve/explanations.py": [
         ("explanations", "closing the stream stops nothing", "            self.stopped.set()", "            pass"),
         ("explanations", "decoder positions have source labels", "    return queries_of_block(model, block)", "    return queries_of_block(model, find_blocks(model)[0])"),

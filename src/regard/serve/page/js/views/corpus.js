@@ -94,9 +94,10 @@ class Corpus extends View {
     this.stop();
     this.#summary.hidden = this.#shown.hidden = true;
     this.dataset.painted = id || "nothing yet";
-    if (!id) return this.explain("Press Compute for the means of every head, its strongest weights, the model's errors and its states.");
+    if (!id) return this.explain(this.why ?? "Press Compute for the means of every head, its strongest weights, the model's errors and its states.");
     if (this.#found.has(id)) return this.draw();
     replace(this.#out);
+    delete this.why;
     delete this.dataset.painted;
     this.#stop = followJob(this, (handlers) => api.corpusStatistics(id, handlers), {
       busy: this.#busy,
@@ -115,7 +116,7 @@ class Corpus extends View {
   stop(why = "") {
     this.#stop?.();
     if (!why) return;
-    this.explain(why);
+    this.why = why;
     this.set({ id: "", count: 0 });
   }
 
