@@ -4,10 +4,11 @@
     git archive 43d02b8^ src | tar x -C before                                       the page before it was redesigned
     PYTHONPATH=before/src python benchmarks/newcomers.py --run out/microscope/transformer --before
 
-The tasks were written down first. A walk repeats the clicks of somebody who goes by what the screen says alone: we walked
-them ourselves, in a browser, and a turn is wrong where what we opened did not help and we went back. A click counts, so do
-a choice in a list and a text that is typed; nobody's thinking is in the seconds. A walk ends where the answer can be read
-on the screen (it is looked for there), or where nothing more can be done. Writes results/newcomers.json.
+The tasks were written down first. A walk repeats the clicks of somebody who goes by what the screen says alone: we
+walked them ourselves, in a browser, and a turn is wrong where what we opened did not help and we went back. A click
+counts, so do a choice in a list and a text that is typed; nobody's thinking is in the seconds. A walk ends where the
+answer can be read on the screen (it is looked for there), or where nothing more can be done. Writes
+results/newcomers.json.
 """
 
 import argparse
