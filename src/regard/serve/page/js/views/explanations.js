@@ -131,7 +131,7 @@ function tokens(found, { trace, method }) {
 function barTable(rows, most, [name, unit]) {
   const bar = (value) => h.td({ class: "deltas", "aria-hidden": "true" }, h.span({ class: `delta ${value < 0 ? "less" : "more"}`, style: { width: `${(50 * Math.abs(value)) / most}%` } }));
   const lines = rows.map(([what, value]) => [h.th({ scope: "row" }, what), figure(value, 4), bar(value)]);
-  return h.div({ class: "sideways" }, table([name, unit, ""], lines, { class: "plain moved" }));
+  return h.div({ class: "sideways" }, table([name, unit, h.span({ class: "hidden-text" }, "bar")], lines, { class: "plain moved" }));
 }
 
 function contributions(found) {
