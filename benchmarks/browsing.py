@@ -138,10 +138,12 @@ class PageViewer:
         )
 
     def heap(self) -> int:
-        """Bytes that the page's scripts hold, once what nobody needs is thrown away."""
+        """Bytes that the page holds, once what nobody needs is thrown away: its scripts' objects, the contents of their
+        arrays, which V8 keeps elsewhere, and the browser's own objects."""
         session = self.page.context.new_cdp_session(self.page)
         session.send("HeapProfiler.collectGarbage")
-        return session.send("Runtime.getHeapUsage")["usedSize"]
+        found = session.send("Runtime.getHeapUsage")
+        return sum(int(found.get(part, 0)) for part in ("usedSize", "backingStorageSize", "embedderHeapUsedSize"))
 
     def strangers(self) -> set[str]:
         """Hosts of its requests besides its own server; a data: address has none."""

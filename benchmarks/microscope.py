@@ -22,7 +22,7 @@ from regard.tasks.tagging.task import Tagger, TaggingData, TaggingSettings
 
 WORDS = ("the", "black", "cat", "ate", "a", "mouse", "and", "man", "carries", "light", "box")
 LONG, MANY = 2048, 512
-PROMISED = {"click": 400, "overview": 1000, "hover": 16, "heap": 150}
+PROMISED = {"click": 150, "overview": 1000, "hover": 16, "heap": 60}
 WIDE = {"width": 1280, "height": 800}
 PAINTED = "document.querySelector('regard-VIEW')?.dataset.painted"
 HOVERED = """() => {

@@ -145,6 +145,7 @@ SUITES: dict[str, Stages] = {
     "see/corpus": (files("see", "corpus"),),
     "see/methods": (files("see", "methods"),),
     "serve/trace_cache": (files("serve", "corpora"),),
+    "serve/workers": (files("serve", "corpora"),),
     "see/": (
         files(
             "see/plots", "attention_maps", "surprisal", "tags", "latent_plane", "nearest_neighbours", "neighbour_plot"
@@ -172,6 +173,7 @@ NAMED = {
     "see/head_views": "explanations",
     "cli/visualize": "look",
     "serve/trace_cache": "corpora",
+    "serve/workers": "corpora",
     "training/config": "run",
     "training/loop": "step",
 }

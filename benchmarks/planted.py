@@ -1154,10 +1154,14 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("integrated gradients", "a panel counts as the whole path", "a + share * (end - start) * b.double()", "a + share * b.double()"),
         ("integrated gradients", "steep panels are never halved", "len(panels) < 2 * steps", "len(panels) < 0"),
         ("explain", "heads are averaged", "each.sum(0) if each.dim() == 3", "each.mean(0) if each.dim() == 3"),
+        ("value norms", "the bias of the projection arrives with every value", "each - project.bias for each in", "each for each in"),
+        ("value norms", "no output projection of another library is found", "return found if nearly_equal(total, gave) else None", "return None"),
     ],
     "see/methods/interventions.py": [
         ("ablation", "all copies lose the first head", "for copy, (name, head) in enumerate(heads) if name", "for copy, (name, head) in enumerate(heads[:1] * len(heads)) if name"),
         ("ablation", "what comes behind a head is taken from the record too", "self.maps[: self.sites[site]]", "self.maps[: self.sites[site] + 1]"),
+        ("value zeroing", "all copies lose the value of every key", "v[copy, :, key] = 0.0", "v[:, :, key] = 0.0"),
+        ("value zeroing", "a key is lost in every attention", "if site == name:\n                v[copy", "if site:\n                v[copy"),
     ],
     "see/methods/__init__.py": [
         ("explain", "mean ablation is zero ablation", 'by="mean", progress=progress', "progress=progress"),
@@ -1166,6 +1170,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("residual stream", "a norm behind the sum is taken for one before it", "post = bool(self.norms) and nearly_equal(", "post = bool(self.norms) and not nearly_equal("),
         ("residual stream", "RMS norms behind the last layer are not frozen", "return args[0] * (self.found[-1] if given is None else next(given))", "return None"),
         ("residual stream", "the position is the first", "int(slopes.norm(dim=-1).argmax())", "0"),
+        ("contributions", "the bias of a projection is lost", 'yield "biases", bias', 'yield "biases", torch.zeros_like(bias)'),
+        ("contributions", "a head of a foreign model carries the bias", "each - bias for each in project.of_heads(", "each for each in project.of_heads("),
     ],
     "see/corpus.py": [
         ("corpus", "the nearest state is itself", "alike[number] = -torch.inf", "alike[number] = torch.inf"),
@@ -1192,6 +1198,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("first cell", "a sink is chosen", "(exclusive * tells if", "(largest * tells if"),
         ("first cell", "a word may attend to itself", "tells &= keys != ", "tells &= keys >= 0 * "),
         ("first cell", "the end of a sentence counts as a word", "word is not None and telling[word]", "word is None or telling[word]"),
+    ],
+    "serve/workers.py": [
+        ("streams", "whoever leaves stops nothing", "            if part is not end:", "            if part is end:"),
     ],
     "serve/explanations.py": [
         ("explanations", "closing the stream stops nothing", "            self.stopped.set()", "            pass"),

@@ -22,7 +22,10 @@ from regard.see import (
     trace_model,
     trace_with_edits,
 )
+from regard.see.methods import METHODS, explain
 from regard.see.trace import select_initial
+from regard.serve.encoding import encode_json
+from regard.serve.explanations import serialize_explanation, serialize_patches
 from regard.tasks.translation.task import Translator, save_alignment_heads
 from tests.narrowing import not_none
 
@@ -272,9 +275,40 @@ def test_two_texts_are_patched_as_in_python(trained):
         assert_refused(answer, "both inputs give")
         return
     found = patch_activations(both[0], both[1], 2, part="attention")
+    assert_done(regard(*words, "--against", other, "--part", "attention", "--save", "patches.json"))
+    saved = json.loads(Path("patches.json").read_text())
+    assert saved == json.loads(encode_json(serialize_patches(both[0], found, "attention")))
     lines = {line[0]: line[1:] for line in columns(assert_done(answer))}
     effects = [x for x in found.effects[-1].tolist() if x == x]
     assert list(map(float, lines[found.layers[-1]])) == pytest.approx(effects, abs=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_numbers_of_every_method_are_those_of_python_and_the_page(method, trained):
+    """What --save writes is the answer that the page gets; tests/serve/test_explanations holds that one to Python."""
+    assert_done(regard("look", trained, SENTENCE, "--method", method, "--row", "1", "--save", "found.json"))
+    trace = trace_model(trained, SENTENCE)
+    expected = serialize_explanation(trace, explain(trace, method, 1))
+    saved = json.loads(Path("found.json").read_text())
+    assert saved["kind"] == expected["kind"]
+    assert numbers(saved) == pytest.approx(numbers(expected), abs=1e-6)
+    assert any(numbers(saved))
+
+
+def numbers(value: object) -> list[float]:
+    if isinstance(value, dict):
+        return [one for each in value.values() for one in numbers(each)]
+    if isinstance(value, list | tuple):
+        return [one for each in value for one in numbers(each)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+def test_what_a_method_found_is_saved_as_numbers_or_drawn(trained):
+    words = ("look", trained, SENTENCE, "--method", "rollout", "--save")
+    assert assert_done(regard(*words, "found.png")).endswith("\ndrawn: found.png\n")
+    assert_refused(regard(*words, "found.npz"), "found.npz: what a method found is saved as .json, or drawn as .png")
+    table = regard("look", trained, SENTENCE, "--method", "beam", "--save", "beam.json")
+    assert_refused(table, "beam.json: --method beam is a table; leave out --save (patching is saved as .json)")
 
 
 def test_two_models_are_compared_in_the_terminal(trained):

@@ -2,6 +2,7 @@
 
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -34,8 +35,8 @@ from regard.see.methods import (
     value_weighted,
     value_zeroing,
 )
-from regard.see.methods.attribution import embed, gauss_legendre, layer_of
-from regard.see.methods.layers import find_blocks, recorded_streams
+from regard.see.methods.attribution import embed, find_projections, gauss_legendre, layer_of
+from regard.see.methods.layers import find_blocks, recorded_streams, replaced_stream
 from regard.see.methods.prediction import frozen_model, run_again
 from regard.see.plots.charts import METHOD_NOTES, method_view
 from regard.see.plots.draw import ascii
@@ -314,9 +315,18 @@ def test_a_stream_into_what_is_not_linear_says_why_nothing_adds_up():
     assert {part.kind for part in found.stacks["encoder.context.layers"]} >= {"embedding", "attention", "feed-forward"}
 
 
+def foreign_model_and_tokenizer(name: str) -> tuple[Any, Any]:
+    """Every bias is something, for the library begins with zeros."""
+    model = FAMILIES[name].build()
+    with torch.no_grad():
+        for path, weight in model.named_parameters():
+            if path.endswith("bias"):
+                weight.add_(torch.linspace(-1, 1, weight.numel()).view_as(weight))
+    return model, make_tokenizer(ends=name in ("Marian", "T5"))
+
+
 def foreign_trace(name: str) -> Trace:
-    model, tokenizer = FAMILIES[name].build(), make_tokenizer(ends=name in ("Marian", "T5"))
-    return regard.trace(model, tokenizer, SENTENCE)
+    return regard.trace(*foreign_model_and_tokenizer(name), SENTENCE)
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma 3", "Marian", "T5"])
@@ -334,6 +344,99 @@ def test_what_the_parts_of_a_foreign_model_add_is_found_by_their_numbers(name):
     assert {site for part in parts for site in part.sites} <= set(trace.sites)
     assert all(part.added is not None for part in parts if part.kind in ("attention", "feed-forward", "embedding"))
     assert parts[-1].name.endswith("final norm") or name == "Marian"
+
+
+# --- the same laws on models of other libraries ---
+
+foreign_models = pytest.mark.parametrize("name", ["GPT-2", "Llama", "Gemma 3", "Marian", "T5"])
+
+
+@foreign_models
+def test_every_law_of_attribution_holds_on_foreign_models(name):
+    trace = foreign_trace(name)
+    rollout, flow = attention_rollout(trace), attention_flow(trace)
+    assert rollout.sum(-1).allclose(torch.ones(len(rollout)), atol=1e-5)
+    assert (flow <= 1 + 1e-5).all()
+    assert (flow >= rollout - 1e-4).all()
+    for zeroed in value_zeroing(trace).values():
+        rows = zeroed.sum(-1)
+        assert torch.where(rows == 0, 1.0, rows).allclose(torch.ones(len(rows)), atol=1e-5)
+    tokens = attribute_tokens(trace, 0, steps=64)
+    assert tokens.difference is not None
+    assert abs(tokens.total - tokens.difference) <= 0.01 * abs(tokens.difference)
+    if name == "GPT-2":
+        assert max(map(abs, leave_one_out(trace, 0).scores["text"][1:].tolist())) < 1e-6  # the first sees itself alone
+
+
+@foreign_models
+def test_every_law_of_interventions_and_layers_holds_on_foreign_models(name):
+    trace = foreign_trace(name)
+    torch.testing.assert_close(logit_lens(trace).logits[-1], trace.predictions.logits, atol=1e-5, rtol=1e-5)
+    found = ablate_heads(trace, 0)
+    site, head = trace.attention_names[-1], 1
+    without = trace_with_edits(trace, Edits(off=(HeadOff(site, head),)))
+    lost = found.log_probability - float(log_probability(without, 0, found.target.option))
+    assert float(found.effects[site][head]) == pytest.approx(lost, abs=1e-4)
+
+
+@foreign_models
+def test_the_heads_of_foreign_models_are_told_apart_by_the_map_that_reads_them(name):
+    model, tokenizer = foreign_model_and_tokenizer(name)
+    trace = regard.trace(model, tokenizer, SENTENCE)
+    last = trace.attention_names[-1]
+    site, linear = trace.site(last), find_projections(trace).outputs[last].module
+    weight = linear.get_parameter("weight").detach()
+    (weight.T if name == "GPT-2" else weight)[:, : site.v.shape[-1]] = 0.0  # of head 0
+    found = logit_contributions(regard.trace(model, tokenizer, SENTENCE), 0)
+    assert found.total == pytest.approx(found.logit, abs=1e-4)
+    stack = [one for one in trace.attention_names if one.split(".")[0] == last.split(".")[0]]
+    heads = [value for part, value in found.parts.items() if ".head " in part]
+    assert len(heads) == sum(trace.site(one).heads for one in stack)
+    first, *others = heads[-site.heads :]
+    assert first == 0
+    assert all(others)
+
+
+@pytest.mark.parametrize(("name", "path"), [("GPT-2", "c_proj"), ("Llama", "o_proj"), ("T5", "o")])
+def test_what_arrives_of_a_foreign_value_passes_its_output_projection(name, path):
+    trace = foreign_trace(name)
+    last = trace.attention_names[-1]
+    site, weight = trace.site(last), layer_of(trace, last).get_submodule(path).get_parameter("weight")
+    weight = weight.T if name == "GPT-2" else weight  # its linear maps are written the other way round
+    head, query, key, width = 2, 3, 1, site.v.shape[-1]
+    value = site.v[0, head * site.v.shape[1] // site.heads, key]
+    expected = (site.weights(head)[query, key] * (weight[:, head * width : (head + 1) * width] @ value)).norm()
+    assert float(value_weighted(trace, last)[head, query, key]) == pytest.approx(float(expected.detach()), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+def test_attention_times_gradient_is_autograds_through_the_librarys_own_weights(name):
+    tokenizer, model = make_tokenizer(), FAMILIES[name].build("eager")
+    trace = regard.trace(FAMILIES[name].build(), tokenizer, SENTENCE)
+    target = prediction_target(trace, 3)
+    found = model(torch.tensor([tokenizer(SENTENCE)["input_ids"]]), output_attentions=True)
+    logit = found.logits[0, 3, tokenizer.convert_tokens_to_ids(target.name)]
+    slopes = torch.autograd.grad(logit, found.attentions)
+    for layer, (weights, slope) in enumerate(zip(found.attentions, slopes, strict=True)):
+        expected = (weights * slope)[0].detach()
+        assert attention_times_gradient(trace, 3)[f"decoder.{layer}"].allclose(expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["translator", "Marian"])
+def test_patching_every_position_behind_the_encoder_gives_the_other_run(name):
+    if name == "Marian":
+        model, tokenizer = FAMILIES[name].build(), make_tokenizer(ends=True)
+        clean, other = (regard.trace(model, tokenizer, text, target="a b a") for text in (SENTENCE, SENTENCE[::-1]))
+    else:
+        clean, other = trace_of(name), trace_of(name, "the white dog saw a man")
+    blocks = find_blocks(clean.request.task_model.model)
+    last = [block for block in blocks if block.stack != blocks[-1].stack][-1]
+    with frozen_model(clean), recorded_streams([last]) as streams:
+        run_again(clean)
+    with frozen_model(clean), replaced_stream(last, streams[last.name]):
+        patched = run_again(other)
+    assert patched.allclose(clean.predictions.logits, atol=1e-5)
+    assert not other.predictions.logits.allclose(clean.predictions.logits, atol=1e-3)
 
 
 def test_a_capped_logit_is_no_sum_and_it_is_said():

@@ -2,6 +2,9 @@
 
 import json
 from collections.abc import Iterator
+from threading import Event
+from threading import enumerate as enumerate_threads
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -12,10 +15,12 @@ from regard.see.trace import trace_model
 from regard.serve import trace_cache
 from regard.serve.encoding import replace_nonfinite
 from regard.serve.model_store import ModelStore
+from regard.serve.trace_cache import CorpusEntry
 from tests.cli.commands import assert_done, regard
+from tests.interop.folders import save_folder
 
 from .browser_page import BrowserPage
-from .client import events, served
+from .client import client_of, events, served
 
 PAIRS = "the black cat ate the mouse\tle chat noir a mangé la souris\t0-0 1-2 2-1\nthe cat\tle chat\na dog\n"
 
@@ -101,6 +106,41 @@ def test_the_last_corpora_are_kept_and_unknown_states_refused(client, monkeypatc
         assert message in client.get(f"/api/corpora/{last}/neighbours", params=query).json()["error"]
 
 
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory) -> Iterator[tuple[Any, ModelStore]]:
+    here = tmp_path_factory.mktemp("foreign")
+    store = ModelStore.from_folders([save_folder(name, here / name) for name in ("GPT-2", "BERT", "Marian")])
+    with client_of(store) as client:
+        yield client, store
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "BERT", "Marian"])
+def test_models_of_hugging_face_are_counted_over_http_as_in_python(foreign, name, tmp_path):
+    client, store = foreign
+    path = tmp_path / "some.txt"
+    path.write_text("the black cat ate the mouse\nthe mouse\na dog\n", encoding="utf-8")
+    made = post_corpus(client, model=name, name="some.txt", content=path.read_text())
+    kind, found = last_event(client, made["id"])
+    model = store.model(name)
+    expected = plain(serialize_statistics(corpus_statistics(model, read_corpus(model, path))))
+    assert kind == "result"
+    assert flat(found["heads"]) == pytest.approx(flat(expected["heads"]), abs=1e-5)
+    assert any(one["spans"] for one in found["heads"])
+    layer = next(iter(found["layers"]))
+    near = client.get(f"/api/corpora/{made['id']}/neighbours", params={"layer": layer, "state": 1, "count": 3}).json()
+    assert len(near["neighbours"]) == 3
+    refused = client.post("/api/corpora", json={"model": name, "count": 5})
+    assert (refused.status_code, "no sentences are held out; give a file" in refused.json()["error"]) == (400, True)
+
+
+def flat(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [one for each in value.values() for one in flat(each)]
+    if isinstance(value, list):
+        return [one for each in value for one in flat(each)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
 # --- in the browser ---
 
 
@@ -148,3 +188,30 @@ def test_a_click_opens_the_sentence_of_a_span_and_a_dot_has_neighbours(shared_pa
     viewer.stop()
     assert not viewer.wrong
     assert all(url.startswith((address.split("/?")[0], "data:", "blob:")) for url in viewer.requested)
+
+
+def test_the_counting_says_how_far_it_is_and_stops_at_a_click(shared_page, address, monkeypatch):
+    going = Event()
+
+    def slow(self: CorpusEntry, task_model: Any, progress: Any) -> Any:
+        for _ in progress(range(10**6), "sentences"):
+            going.set()
+            sleep(0.01)
+
+    monkeypatch.setattr(CorpusEntry, "statistics", slow)
+    viewer = BrowserPage(shared_page, address)
+    viewer.leave()
+    shared_page.goto(f'{address}#view=corpus&corpus=~{{"count":7}}')
+    shared_page.get_by_text("of 1000000 sentences").wait_for()
+    assert going.wait(10)
+    shared_page.get_by_role("button", name="Stop").click()
+    said = shared_page.locator("#panel").get_by_text("Stopped; nothing was kept.")
+    said.wait_for()
+    shared_page.wait_for_timeout(300)  # the address has followed
+    assert said.is_visible()
+    last = monotonic() + 10
+    while any(one.name == "regard explanation" for one in enumerate_threads()):  # the thread ends, too
+        assert monotonic() < last
+        sleep(0.05)
+    viewer.stop()
+    assert not viewer.wrong

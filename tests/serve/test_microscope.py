@@ -16,6 +16,7 @@ from regard.attention import steps
 from regard.attention.catalogue import EXAMPLES
 from regard.models.safetensors_io import load_weights
 from regard.see import Edits, HeadOff, compare, show, trace_model
+from regard.see.methods import METHODS
 from regard.see.trace import select_initial
 from regard.serve.playground import describe_mask, parse_pattern, position_table
 from regard.tasks.translation.task import Translator
@@ -27,6 +28,7 @@ from .real_models import ASKED, MATRICES, STEPS, House, benchmark, numbers, stag
 
 SHARED = 2.5  # a machine that does other things as well may take so much longer than is promised
 WIDE = {"width": 1280, "height": 800}
+OTHER_VIEWS = ("residual-stream", "next-tokens")  # Model, Generation
 TABS = "[...document.querySelectorAll('#groups button')].flatMap((group) => group.dataset.views.split(' '))"
 TYPED = ("pieces", "tag", "letters")  # models of each kind of tokens
 HOSTILE = {
@@ -180,6 +182,7 @@ def test_every_view_that_fits_opens(viewer, kind, share):
         open_tab(viewer.page, view)
         viewer.shown(view)
         assert viewer.page.locator("#problem").is_hidden(), view
+        assert "[object" not in viewer.page.locator("#panel").inner_text(), view
 
 
 # --- exact ---
@@ -637,6 +640,22 @@ VIEWS = {
     "answer": ["overlay", "lecture", "masks", "positions"],
     "cnn": ["gates"],
 }
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+def test_axe_finds_nothing_in_what_any_method_found(browser, address, tools, axe, scheme):
+    context = browser.new_context(viewport=WIDE, bypass_csp=True, color_scheme=scheme, reduced_motion="reduce")
+    viewer, found = tools.PageViewer(context.new_page(), address), []
+    viewer.open("explain", model="translate", text=CAT)
+    viewer.page.evaluate(axe)
+    patches = {"method": "patching", "row": 1, "other": "the white cat ate the mouse"}
+    asked = [*({"method": name, "row": 1} for name in METHODS if name not in OTHER_VIEWS), patches]
+    for one in asked:
+        viewer.turn("explain", model="translate", text=CAT, explain=one)
+        found += [(one["method"], *each) for each in axe_violations(viewer.page, "'main'")]
+    context.close()
+    assert not found
+    assert not viewer.wrong
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def test_a_head_of_2048_tokens_is_painted_soon_after_the_click(viewer):
     heap = viewer.page.context.new_cdp_session(viewer.page).send("Runtime.getHeapUsage")["usedSize"]
     print(f"2,048 tokens: {taken:.0f} ms, {heap / 1e6:.0f} MB")
     assert "decoder.0 1 weights 0 2048 0 2048" in viewer.painted("matrix")
-    assert taken < 400 * SHARED
-    assert heap < 150e6
+    assert taken < 150 * SHARED
+    assert heap < 60e6
 
 
 def test_hovering_keeps_up_with_the_screen(viewer):

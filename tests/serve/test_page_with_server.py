@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from regard.decode import Sampling
-from regard.see import pair_terms, residual_stream, show, trace_model
+from regard.see import ablate_heads, pair_terms, patch_activations, residual_stream, show, trace_model
 from regard.see.trace import select_initial
 from regard.serve.model_store import ModelStore
 from tests.narrowing import not_none
@@ -157,6 +157,36 @@ def test_the_model_is_drawn_part_by_part_and_adds_up_to_the_logit(address, open_
 
 def assert_near(found: list[float], wanted: list[float]) -> None:
     assert found == pytest.approx(wanted, abs=1e-5)
+
+
+def test_two_texts_are_patched_and_every_layer_is_a_row_of_a_map(address, open_page, models):
+    other = "the white cat ate the mouse"
+    trace = trace_model(models["translate"], CAT)
+    second = trace_model(models["translate"], other, target=trace.output_text)
+    best = [[one.predictions.best(n, 1)[0][0] for n in range(len(trace.predictions.rows))] for one in (trace, second)]
+    row = next(n for n, (here, there) in enumerate(zip(*best, strict=True)) if here != there)
+    asked = f'~{{"method":"patching","row":{row},"other":"{other}","part":"residual"}}'
+    page = open_page.page
+    page.goto(address + state(model="translate", text=CAT, view="explain", explain=asked, **CROSS))
+    view, found = open_page.painted("explain"), patch_activations(trace, second, row)
+    assert_near(values(view)[:2], [found.clean, found.other])
+    maps = view.locator("canvas.over")
+    assert maps.count() == 2  # of the encoder's positions and of the decoder's
+    assert "[object" not in page.locator("#panel").inner_text()
+    maps.last.focus()
+    page.keyboard.press("Home")
+    assert maps.last.get_attribute("aria-label").endswith("recovered")
+
+
+def test_heads_are_sorted_by_their_effect_one_way_and_the_other(address, open_page, models):
+    asked = '~{"method":"heads","row":1}'
+    open_page.page.goto(address + state(model="translate", text=CAT, view="explain", explain=asked, **CROSS))
+    view, ranked = open_page.painted("explain"), ablate_heads(trace_model(models["translate"], CAT), 1).ranked()
+    card = view.locator(".card")
+    assert_near(values(card), [effect for _, _, effect in ranked])
+    card.get_by_role("button", name="Most needed first").click()
+    assert_near(values(card), [effect for _, _, effect in reversed(ranked)])
+    assert open_page.page.evaluate("document.activeElement.textContent") == "Least needed first"
 
 
 REDRAWN = """() => new Promise((done) => {

@@ -363,12 +363,12 @@ def test_a_word_of_the_question_lays_its_weights_over_the_picture(viewer):
     assert view.locator(".film figcaption").all_inner_texts()[2:] == ["the", fake.BAD, "?"]
 
 
-def test_strength_and_patches_change_the_picture(viewer):
+def test_opacity_and_patches_change_the_picture(viewer):
     view = viewer.open("overlay", **VIEWER, site="look.0.cross")
     pixel = "(node) => [...node.getContext('2d').getImageData(node.width - 6, node.height - 6, 1, 1).data].slice(0, 3)"
     canvas = view.locator("[role=application]")
     laid = canvas.evaluate(pixel)
-    view.get_by_label("Strength").focus()
+    view.get_by_label("Opacity").focus()
     viewer.press("Home")
     assert canvas.evaluate(pixel) == [40, 90, 200] != laid
 

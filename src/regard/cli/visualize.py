@@ -111,6 +111,7 @@ def gallery(folder: Annotated[Path, typer.Argument(help="The folder of gallery.m
 # --- look ---
 
 EXPORT_SUFFIXES = (".html", ".npz", ".csv")  # exports of a trace; other files are plots
+NUMBERS_SUFFIX = ".json"  # what a method found, or statistics of a corpus, as the page gets them
 
 
 @with_option_groups
@@ -184,7 +185,7 @@ def look(
 
     Example: `regard look run "the man carries the light box" --word light --no-page`
 
-    Example: `regard look run "the black cat ate the mouse" --method heads --row 1`
+    Example: `regard look run "the black cat ate the mouse" --method heads --row 1 --save heads.json`
 
     Example: `regard look run "the black cat ate the mouse" --method statistics` (or row, beam)
 
@@ -235,21 +236,24 @@ def look(
             typer.echo(compare_with_edits(trace_request(task, task_model, text, request), edits))
             return
         if method in TABLES:
+            if save is not None and (method != "patching" or save.suffix.lower() != NUMBERS_SUFFIX):
+                raise ValueError(f"{save}: --method {method} is a table; leave out --save (patching is saved as .json)")
             trace = trace_request(task, task_model, text, request)
-            typer.echo(
-                f"{trace.output_text}\n\n{TABLES[method](trace, TableRequest(model, head, row, key, against, part))}"
-            )
+            table = TABLES[method](trace, TableRequest(model, head, row, key, against, part, save))
+            typer.echo(f"{trace.output_text}\n\n{table}")
             return
         if method is not None:
-            output, view = explain_input(task, task_model, text, request, method, row)
+            output, view = explain_input(task, task_model, text, request, method, row, save)
         else:
             output, view = view_input(task, task_model, model, text, request)
         typer.echo(f"{output}\n\n{see.ascii(view)}")
         for other in others or []:
             typer.echo(f"\n{compare_with_model(trace_request(task, task_model, text, request), other, head, load)}")
-        if save and save.suffix.lower() in EXPORT_SUFFIXES:
+        if save and method is None and save.suffix.lower() in EXPORT_SUFFIXES:
             cached = cached_trace(task, task_model, model, text, request)
             typer.echo(f"\nwritten: {write_export(cached, head, save)}")
+        elif save and method is not None and save.suffix.lower() == NUMBERS_SUFFIX:
+            typer.echo(f"\nwritten: {save}")
         elif save:
             typer.echo(f"\ndrawn: {see.save(see.draw(view), save)}")
     if opens:
@@ -277,13 +281,34 @@ def view_input(
 
 
 def explain_input(
-    task: "Task", task_model: "PretrainedModel", text: str, request: ViewRequest, method: str, row: int
+    task: "Task",
+    task_model: "PretrainedModel",
+    text: str,
+    request: ViewRequest,
+    method: str,
+    row: int,
+    save: Path | None,
 ) -> "tuple[str, View]":
-    """What a method finds of a prediction; see `regard.see.methods`."""
-    from regard.see.plots.charts import method_view
+    """What a method finds of a prediction; see `regard.see.methods`. As .json its numbers are those of the page."""
+    from regard.see.methods import explain
+    from regard.see.plots.charts import explanation_view
+    from regard.serve.explanations import serialize_explanation
 
+    if save is not None and save.suffix.lower() in EXPORT_SUFFIXES:
+        raise ValueError(f"{save}: what a method found is saved as .json, or drawn as .png, .svg or .pdf")
     trace = trace_request(task, task_model, text, request)
-    return trace.output_text, method_view(trace, method, row, with_progress)
+    found = explain(trace, method, row, with_progress)
+    if save is not None and save.suffix.lower() == NUMBERS_SUFFIX:
+        write_json(save, serialize_explanation(trace, found))
+    return trace.output_text, explanation_view(trace, method, found)
+
+
+def write_json(path: Path, value: object) -> None:
+    from regard.data.files import open_atomic
+    from regard.serve.encoding import encode_json
+
+    with open_atomic(path) as file:
+        file.write(encode_json(value))
 
 
 # --- a corpus ---
@@ -303,12 +328,10 @@ def look_at_corpus(
     opens: bool,
 ) -> None:
     """Every head over many sentences: a line each; then the errors, and the page, where a click loads a sentence."""
-    from regard.data.files import open_atomic
     from regard.see.corpus import held_out_sentences, read_corpus, serialize_statistics, tag_sentences
-    from regard.serve.encoding import encode_json
     from regard.serve.trace_cache import CorpusEntry, CorpusStore
 
-    if save is not None and save.suffix.lower() != ".json":
+    if save is not None and save.suffix.lower() != NUMBERS_SUFFIX:
         raise ValueError(f"{save}: the statistics of a corpus are written as .json")
     task_model = load.load(task_of_run(model).task_model, model)
     sentences = held_out_sentences(task_model) if corpus == HELD_OUT else read_corpus(task_model, corpus)
@@ -317,8 +340,7 @@ def look_at_corpus(
     found = entry.statistics(task_model, with_progress)
     typer.echo(corpus_report(found) if neighbours is None else neighbours_report(found, neighbours))
     if save:
-        with open_atomic(save) as file:
-            file.write(encode_json(serialize_statistics(found)))
+        write_json(save, serialize_statistics(found))
         typer.echo(f"\nwritten: {save}")
     if opens:
         open_microscope(model, [], None, None, load, (CorpusStore(), entry))
@@ -326,7 +348,7 @@ def look_at_corpus(
 
 def corpus_report(found: "CorpusStatistics") -> str:
     """A table of the heads, and the predictions that were wrong."""
-    titles = ["head", "entropy, nats", "distance, tokens", "sink", "most to", "AER", "links most", "strongest"]
+    titles = ["head", "entropy, nats", "distance, tokens", "sink", "sink token", "AER", "parts of speech", "strongest"]
     rows = [titles]
     for one in found.heads:
         span, pair = one.spans[0] if one.spans else None, one.tag_pairs[0] if one.tag_pairs else None
@@ -381,6 +403,7 @@ class TableRequest:
     key: int | None
     against: str | None
     part: str
+    save: Path | None = None
 
 
 def text_table(rows: list[list[str]]) -> str:
@@ -474,6 +497,7 @@ def patching_table(trace: "Trace", request: TableRequest) -> str:
 
     from regard.see import patch_activations
     from regard.see.trace import build_trace
+    from regard.serve.explanations import serialize_patches
 
     if request.against is None:
         raise ValueError("--method patching compares two texts; give the other one with --against")
@@ -482,10 +506,13 @@ def patching_table(trace: "Trace", request: TableRequest) -> str:
     target = trace.output_text if "target" in trace.request.task.inputs.options else None
     other = build_trace(replace(trace.request, text=request.against, target=target, prefix=(), ids=None))
     found = patch_activations(trace, other, request.row, part=request.part, progress=with_progress)  # type: ignore[arg-type]
+    if request.save is not None:
+        write_json(request.save, serialize_patches(trace, found, request.part))
     rows = [["layer", *found.labels]]
     for name, some in zip(found.layers, found.effects.tolist(), strict=True):
         rows.append([name, *("" if x != x else f"{x:.4f}" for x in some)])
-    return f"{text_table(rows)}\ndifference of logits: {found.clean:.4f} for this text, {found.other:.4f} for the other"
+    sums = f"difference of logits: {found.clean:.4f} for this text, {found.other:.4f} for the other"
+    return "\n".join([text_table(rows), sums, *([f"\nwritten: {request.save}"] if request.save else [])])
 
 
 TABLES = {"statistics": statistics_table, "row": row_table, "beam": beam_table, "patching": patching_table}

@@ -23,6 +23,7 @@ from regard.data.files import file_format, read_lines, require_file
 from regard.data.labelled import NO_VALUE, LabelledText, TaggedSentence, read_conllu, read_labelled
 from regard.data.parallel import SentencePair, read_pairs
 from regard.decode.alignment import Links, gold_links
+from regard.interop import ForeignModel
 from regard.see.plots.charts import principal_components
 from regard.see.sites import HeadStatistics
 from regard.see.trace import load_pretrained
@@ -135,8 +136,12 @@ def held_out_sentences(model: PretrainedModel | Path | str, count: int = 1000) -
         >>> held_out_sentences("run", count=5)[0].target is None
         False
     """
-    settings = as_task_model(model).settings
-    task = get_task(settings.task)
+    task_model = as_task_model(model)
+    settings, task = task_model.settings, get_task(task_model.settings.task)
+    if isinstance(task_model.model, ForeignModel):
+        raise ValueError(
+            "this model was not trained here, so no sentences are held out; give a file, a sentence a line"
+        )
     if task.inputs.kind != "text":
         raise ValueError(f"a model for the task {task.name!r} reads {task.inputs.description}, and no sentences")
     split = "valid" if settings.data.corpus == "files" and not settings.data.test else "test"

@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from regard.serve import corpora, explanations, exports, generation, handlers, playground
-from regard.serve.encoding import ApiResponse, RequestError, json_response
+from regard.serve.encoding import ApiResponse, ClosableIterator, RequestError, json_response
 from regard.serve.handlers import ApiRequest, AppState
 from regard.serve.model_store import MediaStore, ModelStore
 from regard.serve.security import BodyBudget, RequestBody, SecurityMiddleware
@@ -146,8 +145,21 @@ def start_streaming(function: Callable[[ApiRequest], ApiResponse], request: ApiR
     answer = function(request)
     if isinstance(answer.body, bytes):
         return answer
-    first = next(answer.body, b"")
-    return replace(answer, body=chain([first], answer.body))
+    return replace(answer, body=StartedStream([next(answer.body, b"")], answer.body))
+
+
+@dataclass(frozen=True, eq=False)
+class StartedStream(Iterator[bytes]):
+    """A stream whose first part is known already."""
+
+    first: list[bytes]
+    rest: ClosableIterator[bytes]
+
+    def __next__(self) -> bytes:
+        return self.first.pop() if self.first else next(self.rest)
+
+    def close(self) -> None:
+        self.rest.close()
 
 
 def http_response(answer: ApiResponse, workers: Workers) -> Response:

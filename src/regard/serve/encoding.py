@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,24 @@ class RequestError(ValueError):
         self.status = status
 
 
+Part = TypeVar("Part", covariant=True)
+
+
+class ClosableIterator(Protocol[Part]):
+    """As a generator is."""
+
+    def __iter__(self) -> Iterator[Part]: ...
+
+    def __next__(self) -> Part: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class ApiResponse:
     """A response: bytes or a stream of bytes, media type and headers."""
 
-    body: bytes | Iterator[bytes]
+    body: bytes | ClosableIterator[bytes]
     media_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
 

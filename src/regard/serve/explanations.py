@@ -121,7 +121,10 @@ def explanation(request: ApiRequest) -> ApiResponse:
             if not (other := text_field(request.query, "other")):
                 raise RequestError("patching compares two traces; give the id of the other one")
             part = text_field(request.query, "part") or PARTS[0]
-            return serialize_patches(trace, request.state.traces[other].trace, row, part, progress)
+            if part not in PARTS:
+                raise ValueError(f"a patch is of {', '.join(PARTS)}, not {part!r:.40}")
+            patches = patch_activations(trace, request.state.traces[other].trace, row, part=part, progress=progress)  # type: ignore[arg-type]
+            return serialize_patches(trace, patches, part)
         refuse_long(trace, method)
         return serialize_explanation(trace, explain(trace, method, row, progress))
 
@@ -216,10 +219,7 @@ def serialize_matrix(values: Tensor, axes: tuple[str, str]) -> dict[str, Any]:
     return {"queries": axes[0], "keys": axes[1], "values": values.float().cpu().tolist()}
 
 
-def serialize_patches(trace: Trace, other: Trace, row: int, part: str, progress: ProgressBar) -> dict[str, Any]:
-    if part not in PARTS:
-        raise ValueError(f"a patch is of {', '.join(PARTS)}, not {part!r:.40}")
-    found: PatchEffects = patch_activations(trace, other, row, part=part, progress=progress)  # type: ignore[arg-type]
+def serialize_patches(trace: Trace, found: PatchEffects, part: str) -> dict[str, Any]:
     effects = [[None if isnan(one) else one for one in each] for each in found.effects.tolist()]
     axes = {"axes": ["head" if part == "head" else axis_of_layer(trace, name) for name in found.layers]}
     logits = {"clean": found.clean, "other": found.other}

@@ -2,7 +2,7 @@
 
 import base64
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import zip_longest
@@ -196,7 +196,7 @@ def generate(request: ApiRequest) -> ApiResponse:
     return ApiResponse(event_stream(request.state, request.query), "text/event-stream")
 
 
-def event_stream(state: AppState, query: Mapping[str, Any]) -> Iterator[bytes]:
+def event_stream(state: AppState, query: Mapping[str, Any]) -> Generator[bytes]:
     """Errors are events too: a page cannot read the status of an event stream."""
     try:
         trace_query = state.parse({"beam": "1"} | dict(query) if is_greedy(state, query) else query)

@@ -11,15 +11,15 @@ import asyncio
 import ctypes
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread, get_ident
-from time import monotonic
-from typing import Generic, TypeVar
+from time import monotonic, sleep
+from typing import Any, Generic, TypeVar
 
-from regard.serve.encoding import RequestError
+from regard.serve.encoding import ClosableIterator, RequestError
 
 THREADS, WAITING = 4, 16
 SECONDS = 60.0  # time limit of a request
@@ -33,6 +33,15 @@ Value = TypeVar("Value")
 
 class WorkerTimeout(BaseException):
     """Raised inside a running job; a BaseException, so that `except Exception` does not catch it."""
+
+
+def close_when_idle(parts: ClosableIterator[Any]) -> None:
+    """As soon as no thread asks it for its next part any more."""
+    while True:
+        try:
+            return parts.close()
+        except ValueError:  # it is executing
+            sleep(POLL_SECONDS)
 
 
 class WorkItem(Generic[Value]):
@@ -119,11 +128,18 @@ class Workers:
                 raise too_many_requests()
         return await self.run_item(function, self.queue_timeout)
 
-    async def iterate(self, parts: Iterator[Value]) -> AsyncIterator[Value]:
-        """The parts of a stream that has begun: they may wait for a thread, but are not refused any more."""
-        end = object()
-        while (part := await self.run_item(lambda: next(parts, end), self.time_limit)) is not end:
-            yield part  # type: ignore[misc]
+    async def iterate(self, parts: ClosableIterator[Value]) -> AsyncIterator[Value]:
+        """The parts of a stream that has begun: they may wait for a thread, but are not refused any more. Once nobody
+        reads them, it is closed."""
+        part = end = object()
+        try:
+            while (part := await self.run_item(lambda: next(parts, end), self.time_limit)) is not end:
+                yield part  # type: ignore[misc]
+        finally:
+            if part is not end:
+                with self.lock:
+                    self.waiting.append(WorkItem(lambda: close_when_idle(parts)))
+                self.signals.put(1)
 
     async def run_item(self, function: Callable[[], Value], timeout: float) -> Value:
         job = WorkItem(function)

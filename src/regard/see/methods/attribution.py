@@ -1,17 +1,18 @@
 """Attribution: what single tokens and weights do to a prediction, and attention followed through the layers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
-from einops import einsum, rearrange
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard.attention import MultiHeadAttention
-from regard.attention.core import find_sites, record_steps
+from regard.attention import AttentionCall, MultiHeadAttention
+from regard.attention.core import RecordedCall, find_sites, hook_attention, hook_modules, record_steps
 from regard.interop import ForeignModel
 from regard.layers.embedding import Embedding
 from regard.see.methods.prediction import (
@@ -95,7 +96,8 @@ def attention_flow(trace: Trace, axis: str | None = None) -> Float[Tensor, "i j"
 @torch.no_grad()
 def value_weighted(trace: Trace, name: str) -> Float[Tensor, "h i j"]:
     """‖α v W^O‖ for every head, query and key: what arrives of a value, not only how large its weight is (Kobayashi et
-    al. 2020). Of models of other libraries, whose output projection is not known by a name, ‖α v‖.
+    al. 2020). Where no linear map reads the heads, as in a model that has none or in one that a library has fused,
+    ‖α v‖.
 
     Examples:
         >>> trace = trace_model("run", "the cat sleeps", target="le chat dort")
@@ -104,12 +106,92 @@ def value_weighted(trace: Trace, name: str) -> Float[Tensor, "h i j"]:
     """
     site = trace.site(name)
     weights = torch.stack([site.weights(head) for head in range(site.heads)])
-    values = site.v[0].repeat_interleave(site.heads // site.v.shape[1], 0).float()
-    layer = layer_of(trace, name)
-    if isinstance(layer, MultiHeadAttention) and isinstance(layer.output, nn.Linear):
-        output = rearrange(layer.output.weight.float(), "m (h e) -> h e m", h=site.heads)
-        values = einsum(values, output, "h j e, h e m -> h j m")
-    return weights.abs() * values.norm(dim=-1)[:, None]
+    values = site.v[0].repeat_interleave(site.heads // site.v.shape[1], 0)
+    project = find_projections(trace).outputs.get(name)
+    arriving = values if project is None else [each - project.bias for each in project.of_heads(values)]
+    return weights.abs() * torch.stack([each.float().norm(dim=-1) for each in arriving])[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class OutputProjection:
+    """The linear map by which the heads of an attention come back into the residual stream."""
+
+    module: nn.Module
+    heads: int
+    bias: Float[Tensor, " width"]
+
+    def of_heads(self, x: Float[Tensor, "h t e"]) -> Iterator[Float[Tensor, "t width"]]:
+        """What it gives where one head gives this and all others 0; the bias is in each."""
+        for head, part in enumerate(x):
+            alone = part.new_zeros(len(part), self.heads * part.shape[-1])
+            alone[:, head * part.shape[-1] : (head + 1) * part.shape[-1]] = part
+            yield self.module(alone)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedProjections:
+    """The output projection of each attention by its name, and every norm that ran with what it read and gave."""
+
+    outputs: dict[str, OutputProjection]
+    norms: list[tuple[nn.Module, Tensor, Tensor]]
+
+
+@torch.no_grad()
+def find_projections(trace: Trace) -> RecordedProjections:
+    """Of our layers the one that they name; of others the linear map that reads what the heads gave, all together."""
+    model = trace.request.task_model.model
+    found, norms = dict[str, OutputProjection](), list[tuple[nn.Module, Tensor, Tensor]]()
+    waiting = dict[str, tuple[int, Tensor]]()
+
+    def wait(call: RecordedCall) -> None:
+        if isinstance(call, AttentionCall):
+            waiting[call.site.name] = call.output.shape[1], rearrange(call.output, "b h i e -> b i (h e)")
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
+        if not args or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+            return
+        if is_norm(module):
+            norms.append((module, args[0].detach()[0], output.detach()[0]))
+        for name, (heads, merged) in list(waiting.items()):
+            if args[0].numel() == merged.numel() and args[0].reshape(merged.shape).equal(merged):
+                del waiting[name]
+                if (project := linear_projection(module, heads, merged[0], output[0])) is not None:
+                    found[name] = project
+
+    if not isinstance(model, ForeignModel):
+        for _, layer, site in find_sites(model):
+            if isinstance(layer, MultiHeadAttention) and isinstance(layer.output, nn.Linear):
+                found[site.name] = OutputProjection(layer.output, layer.heads, bias_of(layer.output))
+        return RecordedProjections(found, norms)
+    parts = [part for part in model.model.modules() if not any(True for _ in part.children())]
+    with frozen_model(trace), hook_attention(model, wait), hook_modules((part, note) for part in parts):
+        run_again(trace)
+    for _, layer, site in find_sites(model):  # torch's own reads its weight, and is not called
+        if isinstance(layer, nn.MultiheadAttention) and site.name in waiting:
+            heads, _ = waiting[site.name]
+            found[site.name] = OutputProjection(layer.out_proj, heads, bias_of(layer.out_proj))
+    return RecordedProjections(found, norms)
+
+
+def linear_projection(module: nn.Module, heads: int, read: Tensor, gave: Tensor) -> OutputProjection | None:
+    """A module that read all heads, if what it gives is the sum of what it gives of each."""
+    bias = module(torch.zeros_like(read[:1]))[0]
+    found = OutputProjection(module, heads, bias)
+    parts = list(found.of_heads(rearrange(read, "t (h e) -> h t e", h=heads)))
+    total = torch.stack(parts).sum(0) - (heads - 1) * bias
+    return found if nearly_equal(total, gave) else None
+
+
+def bias_of(linear: nn.Linear) -> Float[Tensor, " width"]:
+    return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
+
+
+def is_norm(module: nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower()
+
+
+def nearly_equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and float((a - b).abs().max()) <= 1e-4 * max(1e-3, float(b.abs().max()))
 
 
 def layer_of(trace: Trace, name: str) -> nn.Module:

@@ -20,6 +20,7 @@ from regard.see.methods.prediction import (
     log_probabilities,
     prediction_target,
     run_again,
+    run_copies,
 )
 from regard.see.trace import Trace
 from regard.tasks.protocol import ProgressBar, no_progress
@@ -286,36 +287,55 @@ def attention_patches(clean: Trace, model: nn.Module, part: str) -> list[Patch]:
 def value_zeroing(
     trace: Trace, axis: str | None = None, *, progress: ProgressBar = no_progress
 ) -> dict[str, Float[Tensor, "i j"]]:
-    """How much each token's state behind a layer changes (1 - cosine) where the value of one token is 0 in that layer,
-    its rows scaled to sum to 1 (Mohebbi et al. 2023); by site.
+    """How much each query's state behind a layer changes (1 - cosine) where the value of one key is 0 in one attention
+    of it, its rows scaled to sum to 1 (Mohebbi et al. 2023); of every attention of a stack, by its name.
+
+    Args:
+        axis: only the self-attentions over it.
 
     Examples:
         >>> found = value_zeroing(trace_model("run", "the cat sleeps", target="le chat dort"), "source")
         >>> {name: each.shape for name, each in found.items()}
         {'encoder.0': torch.Size([4, 4]), 'encoder.1': torch.Size([4, 4])}
     """
-    sites = self_attention_stack(trace, axis)
-    with frozen_model(trace) as model:
-        blocks = find_blocks(model)
-        owners = {site.name: layer for _, layer, site in find_sites(model)}
-        cores = {site.name: core for core, _, site in find_sites(model)}
+    model = trace.request.task_model.model
+    blocks = find_blocks(model)
+    cores = {site.name: core for core, _, site in find_sites(model)}
+    owners = {site.name: layer for _, layer, site in find_sites(model)}
+    names = trace.attention_names if axis is None else [site.name for site in self_attention_stack(trace, axis)]
+    inside = {
+        name: block.name
+        for name in names
+        for block in blocks
+        if holds(block.module, {id(owners[name]), id(cores[name])})
+    }
+    with frozen_model(trace):
         with recorded_streams(blocks) as before:
             run_again(trace)
+        sites = [trace.site(name) for name in inside]
+        # the keys of a mixture are no tokens, and the states of a layer may be fewer than its queries
+        sites = [site for site in sites if site.mixture is None and before[inside[site.name]].shape[1] == site.shape[0]]
         found = {site.name: torch.zeros(site.shape) for site in sites}
-        cells = [(each, key) for each in sites for key in range(each.shape[1])]
-        for site, key in progress(cells, "values"):
-            block = next(block for block in blocks if holds(block.module, {id(owners[site.name])}))
-            hook = hook_modules([(cores[site.name], zero_value(key))], before=True)
-            with hook, recorded_streams([block]) as after:
-                run_again(trace)
-            alike = torch.cosine_similarity(before[block.name][0].double(), after[block.name][0].double(), -1)
-            found[site.name][:, key] = (1 - alike).clamp(min=0).float()
+        cells = [(site.name, key) for site in sites for key in range(site.shape[1])]
+        for some in in_batches(trace, cells, "values", progress):
+            hooks = [(cores[name], zero_values(name, some)) for name in {name for name, _ in some}]
+            with hook_modules(hooks, before=True), recorded_streams(blocks) as after:
+                run_copies(trace, len(some))
+            for copy, (name, key) in enumerate(some):
+                states = before[inside[name]][0].double(), after[inside[name]][copy].double()
+                found[name][:, key] = (1 - torch.cosine_similarity(*states, -1)).clamp(min=0).float()
     return {name: each / each.sum(-1, keepdim=True).clamp(min=1e-30) for name, each in found.items()}
 
 
-def zero_value(key: int) -> Callable[..., Any]:
+def zero_values(name: str, cells: Sequence[tuple[str, int]]) -> Callable[..., Any]:
+    """In each copy that is of this attention the value of its key is 0."""
+
     def hook(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         q, k, v, *rest = args
-        return (q, k, v.index_fill(2, torch.tensor([key], device=v.device), 0.0), *rest), kwargs
+        v = v.clone()
+        for copy, (site, key) in enumerate(cells):
+            if site == name:
+                v[copy, :, key] = 0.0
+        return (q, k, v, *rest), kwargs
 
     return hook

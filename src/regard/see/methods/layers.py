@@ -15,7 +15,16 @@ from regard.attention import MultiHeadAttention
 from regard.attention.core import find_sites, hook_modules
 from regard.interop import ForeignModel
 from regard.layers.transformer_layers import Residual
-from regard.see.methods.attribution import TokenVectors, embed, input_embeddings, mean_weights
+from regard.see.methods.attribution import (
+    RecordedProjections,
+    TokenVectors,
+    embed,
+    find_projections,
+    input_embeddings,
+    is_norm,
+    mean_weights,
+    nearly_equal,
+)
 from regard.see.methods.prediction import PredictionTarget, frozen_model, prediction_target, run_again
 from regard.see.trace import Trace
 from regard.tasks.protocol import ProgressBar, no_progress
@@ -169,7 +178,8 @@ class LogitContributions:
 def logit_contributions(trace: Trace, row: int = -1, option: int | None = None) -> LogitContributions:
     """The direct path of every head and feed-forward network to the logit (Elhage et al. 2021): all that is not linear
     between them and the logit (the scales of norms) is kept as it was, so the sum is exact, in any order of norms. Of
-    models of other libraries, that of every attention, all heads together, and of every feed-forward network.
+    models of other libraries, the heads of an attention are told apart by the linear map that reads them; where none
+    does, they are one part.
 
     Examples:
         >>> found = logit_contributions(trace_model("run", "the cat sleeps", target="le chat dort"), row=0)
@@ -500,10 +510,6 @@ def final_norm_name(block: LayerBlock) -> str:
     return f"{block.stack}.final norm"
 
 
-def is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower()
-
-
 def note_site(
     recorders: "Sequence[StreamRecorder]", name: str, core: nn.Module, layer: nn.Module
 ) -> Callable[..., None]:
@@ -514,10 +520,6 @@ def note_site(
             recorder.sites.append(name)
 
     return hook
-
-
-def nearly_equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and float((a - b).abs().max()) <= 1e-4 * max(1e-3, float(b.abs().max()))
 
 
 @dataclass(eq=False)
@@ -666,7 +668,7 @@ def added_parts(trace: Trace, target: PredictionTarget, steps: Sequence[StreamSt
     last = steps[-1].block
     mine = [step for step in steps if step.block.stack == last.stack]
     ratios = FrozenRatios(trace)
-    scales = FrozenNormScales()
+    scales, projections = FrozenNormScales(), find_projections(trace)
     with ratios.applied():
         logit, slopes = stream_gradient(trace, target, last, scales)
     parts: dict[str, float] = {}
@@ -677,14 +679,39 @@ def added_parts(trace: Trace, target: PredictionTarget, steps: Sequence[StreamSt
             base = linear(base) + bias
         if step.kind in ("norm", "sum"):
             continue
-        vector = step.states
-        for later in mine[n + 1 :]:
-            if later.normed is not None:
-                vector = freeze_norm(*later.normed, later.states)[0](vector)
-        parts[step.name] = parts.get(step.name, 0.0) + float((vector.double() * slopes.double()).sum())
+        for name, vector in head_vectors(trace, step, projections):
+            for later in mine[n + 1 :]:
+                if later.normed is not None:
+                    vector = freeze_norm(*later.normed, later.states)[0](vector)
+            parts[name] = parts.get(name, 0.0) + float((vector.double() * slopes.double()).sum())
+    constant = parts.pop("biases", 0.0)
     with ratios.applied(again=True), replaced_stream(last, base[None]), FrozenNormScales(iter(scales.found)):
-        parts["biases"] = float(run_again(trace)[target.row, target.option])
+        parts["biases"] = constant + float(run_again(trace)[target.row, target.option])
     return exact_sum(LogitContributions(target, parts, logit))
+
+
+def head_vectors(
+    trace: Trace, step: StreamStep, projections: RecordedProjections
+) -> Iterator[tuple[str, Float[Tensor, "t width"]]]:
+    """What each head of an attention gave, and the bias of their projection; of other parts, what they gave."""
+    project = projections.outputs.get(step.sites[0]) if len(step.sites) == 1 else None
+    if step.kind != "attention" or project is None:
+        yield step.name, step.states
+        return
+    bias = project.bias.expand_as(step.states)
+    heads = [each - bias for each in project.of_heads(trace.site(step.sites[0]).output[0])]
+    whole = torch.stack(heads).sum(0) + bias
+    if not nearly_equal(whole, step.states):  # a norm of the attention's own, as Gemma has
+        own = (
+            each for each in projections.norms if nearly_equal(each[1], whole) and nearly_equal(each[2], step.states)
+        )
+        if (norm := next(own, None)) is None:
+            yield step.name, step.states
+            return
+        linear, rest = freeze_norm(*norm)
+        heads, bias = [linear(each) for each in heads], linear(bias) + rest
+    yield from ((f"{step.name}.head {n}", each) for n, each in enumerate(heads))
+    yield "biases", bias
 
 
 def freeze_norm(norm: nn.Module, read: Tensor, gave: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:

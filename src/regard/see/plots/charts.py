@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.data.graphs import Graph
 from regard.models.graph import EdgeWeights
 from regard.see.methods import (
+    Explanation,
     HeadEffects,
     LogitContributions,
     LogitLens,
@@ -525,7 +526,11 @@ Examples:
 
 def method_view(trace: Trace, method: str, row: int, progress: ProgressBar) -> View:
     """What a method, by name, finds of a trace's prediction."""
-    found = explain(trace, method, row, progress)
+    return explanation_view(trace, method, explain(trace, method, row, progress))
+
+
+def explanation_view(trace: Trace, method: str, found: Explanation) -> View:
+    """What a method, by name, has found."""
     note = METHOD_NOTES[method]
     match found:
         case HeadEffects():

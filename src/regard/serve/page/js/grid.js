@@ -90,7 +90,7 @@ export function drawCells(context, plot, { value, hidden, share, palette, plain 
         context.fillStyle = readable(palette, share(number));
         const narrow = w < 42; // then a negative number goes without its first 0
         const text = digits(number, 3, narrow && number <= -1 ? 1 : 2);
-        context.fillText(narrow ? text.replace("−0.", "−.") : text, x + w / 2, y + h / 2);
+        context.fillText(palette === "signed" && /[<>]/.test(text) ? "≈0" : narrow ? text.replace("−0.", "−.") : text, x + w / 2, y + h / 2);
       }
     }
   }
@@ -255,4 +255,5 @@ export function drawProfile(context, plot, row, stage, ink, height) {
   context.textAlign = "right";
   context.textBaseline = "middle";
   context.fillText(digits(most, 3), plot.left - 8, base + 5, plot.left - 10);
+  context.fillText(stage, plot.left - 8, base + height - 6, plot.left - 10);
 }

@@ -10,7 +10,7 @@ const [WIDE, HIGH, BOX, TALL] = [132, 54, 104, 38];
 const WIDTHS = [1, 2, 3, 4, 5, 8, 12, 16];
 
 class Beam extends View {
-  #field = listField("Hypotheses", [["", "usual"], ...WIDTHS.map((n) => [n, String(n)])], "", (value) =>
+  #field = listField("Hypotheses", [["", "default"], ...WIDTHS.map((n) => [n, String(n)])], "", (value) =>
     store.go({ beam: value ? Number(value) : null }),
   );
   #tree = element("div", { class: "beam", tabindex: "0", role: "application", "aria-roledescription": "beam tree" });

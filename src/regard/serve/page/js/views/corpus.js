@@ -94,9 +94,10 @@ class Corpus extends View {
     this.stop();
     this.#summary.hidden = this.#shown.hidden = true;
     this.dataset.painted = id || "nothing yet";
-    if (!id) return this.explain("Press Compute for the means of every head, its strongest weights, the model's errors and its states.");
+    if (!id) return this.explain(this.why ?? "Press Compute for the means of every head, its strongest weights, the model's errors and its states.");
     if (this.#found.has(id)) return this.draw();
     replace(this.#out);
+    delete this.why;
     delete this.dataset.painted;
     this.#stop = followJob(this, (handlers) => api.corpusStatistics(id, handlers), {
       busy: this.#busy,
@@ -115,7 +116,7 @@ class Corpus extends View {
   stop(why = "") {
     this.#stop?.();
     if (!why) return;
-    this.explain(why);
+    this.why = why;
     this.set({ id: "", count: 0 });
   }
 
@@ -159,7 +160,7 @@ class Corpus extends View {
       h.td(one.sinks.length ? [token(shortened(one.sinks[0][0], 12)), " ", figure(one.sinks[0][1], 2)] : null),
       tags ? h.td(one.tag_pairs.length ? [`${one.tag_pairs[0].query} → ${one.tag_pairs[0].key} `, figure(one.tag_pairs[0].weight, 2)] : null) : null,
     ].filter((cell) => cell !== null);
-    const titles = ["head", ...shown.map((name) => COLUMNS[name][0]), "most to", ...(tags ? ["links most"] : [])];
+    const titles = ["head", ...shown.map((name) => COLUMNS[name][0]), "sink token", ...(tags ? ["parts of speech"] : [])];
     const node = table(titles, ranked.map(line), { class: "plain" });
     const marks = [...node.tHead.rows[0].cells];
     shown.forEach((name, n) => {
@@ -188,7 +189,7 @@ class Corpus extends View {
       { class: "card" },
       h.section(h.h3(`${one.site}, head ${one.head}`), one.aer === null ? null : h.p({ class: "small" }, "alignment error (AER) ", figure(100 * one.aer, 3), " %", one.shift ? ", read one token later" : "")),
       h.section(h.h3(`Its ${one.spans.length} strongest weights, query → key`), h.ol({ class: "spans scroll", tabindex: "0", "aria-label": "Strongest weights" }, one.spans.map(span))),
-      one.tag_pairs.length ? h.section(h.h3("Parts of speech it links"), table(["query → key", "weight", "if even"], one.tag_pairs.map(pair))) : null,
+      one.tag_pairs.length ? h.section(h.h3("Parts of speech it links"), table(["query → key", "weight", "if uniform"], one.tag_pairs.map(pair))) : null,
       h.section(h.h3("Tokens that get most"), table(["token", "share of all weight"], one.sinks.map(([name, share]) => [token(name), figure(share, 3)]))),
     );
   }

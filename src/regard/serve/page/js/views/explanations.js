@@ -1,6 +1,6 @@
 // What explanation methods find, drawn: a map of heads, shaded tokens, bars, the logit lens, matrices.
 
-import { digits, figure, h, replace, table, token } from "../dom.js";
+import { button, digits, figure, h, replace, table, token } from "../dom.js";
 import { coded, colour, legend, readable, sheet } from "../paint.js";
 import { store } from "../store.js";
 import { toggled } from "../side.js";
@@ -66,12 +66,18 @@ function heads(found, { trace }) {
   const [first] = ranked;
   const none = all.filter((one) => Math.abs(one.effect) < 0.01).length;
   const line = (one) => [openHead(one), figure(one.effect, 3)];
+  const list = h.section();
+  const sorted = (down) => {
+    replace(list, h.h3(button(`${down ? "Most" : "Least"} needed first`, () => sorted(!down).querySelector("button").focus(), { class: "link", title: "Sort the other way round" })), h.div({ class: "scroll", tabindex: "0", role: "region", "aria-label": "Heads by effect" }, table(["head", "Δ log p, nats"], (down ? ranked : ranked.toReversed()).map(line))));
+    return list;
+  };
+  sorted(true);
   return {
     text: `most needed ${first.site}, head ${first.head}: ${digits(first.effect, 3)} nats; ${none} of ${all.length} heads change less than 0.01 nats`,
     nodes: [
       predicted(found),
       h.p({ class: "muted small" }, "log p ", figure(found.log_probability), ` nats with all heads. ${none} of ${all.length} heads change it by less than 0.01 nats.`),
-      h.div({ class: "beside" }, h.div(map, legend("signed", [-most, most], false, "Δ log p, nats")), h.div({ class: "card" }, h.section(h.h3("Most needed first"), h.div({ class: "scroll", tabindex: "0", role: "region", "aria-label": "Heads by effect" }, table(["head", "Δ log p, nats"], ranked.map(line)))))),
+      h.div({ class: "beside" }, h.div(map, legend("signed", [-most, most], false, "Δ log p, nats")), h.div({ class: "card" }, list)),
     ],
   };
 }
@@ -125,7 +131,7 @@ function tokens(found, { trace, method }) {
 function barTable(rows, most, [name, unit]) {
   const bar = (value) => h.td({ class: "deltas", "aria-hidden": "true" }, h.span({ class: `delta ${value < 0 ? "less" : "more"}`, style: { width: `${(50 * Math.abs(value)) / most}%` } }));
   const lines = rows.map(([what, value]) => [h.th({ scope: "row" }, what), figure(value, 4), bar(value)]);
-  return h.div({ class: "sideways" }, table([name, unit, ""], lines, { class: "plain moved" }));
+  return h.div({ class: "sideways" }, table([name, unit, h.span({ class: "hidden-text" }, "bar")], lines, { class: "plain moved" }));
 }
 
 function contributions(found) {
@@ -202,7 +208,7 @@ function matrices(found, { trace, width, method }) {
   };
   show(shownMatrix);
   const pick = names.length > 1 ? listField("Layer", names.map((name) => [name, name]), shownMatrix, show) : null;
-  return { text, nodes: [pick, out] };
+  return { text, nodes: [pick && h.div({ class: "pickers above" }, pick), out] };
 }
 
 // layers over the same axis stand in one map
@@ -216,5 +222,5 @@ function patches(found, { trace, width }) {
     const values = some.map((n) => found.effects[n].slice(0, wide));
     return heatOf(values, { down: some.map((n) => found.layers[n]), across, titles: ["layer", axisName(axis)] }, "signed", [-most, most], width, " recovered", "recovered share");
   });
-  return { text: maps.map((map) => map.text).join("; "), nodes: [line, maps.map((map) => map.nodes)] };
+  return { text: maps.map((map) => map.text).join("; "), nodes: [line, ...maps.map((map) => h.div(map.nodes))] };
 }

@@ -128,7 +128,7 @@ class Gates extends View {
     const under = (x, text, anchor) => drawing("text", { x, y: HIGH + 16, "text-anchor": anchor }, text);
     const name = (n) => (this.words ? shortened(this.words[n], Math.floor(wide / 9)) : String(n));
     const ends = [under(LEFT, `${this.names} ${this.order[0]}`, "start"), under(full, String(this.order.at(-1)), "end")];
-    const each = () => shown.map((n, place) => under(LEFT + (place + 0.5) * wide, name(n), "middle"));
+    const each = () => [under(0, this.names, "start"), ...shown.map((n, place) => under(LEFT + (place + 0.5) * wide, name(n), "middle"))];
     replace(
       this.#bars,
       drawing("svg", { viewBox: `0 -8 ${full} ${HIGH + 28}`, width: full, height: HIGH + 28, "aria-hidden": "true" },
@@ -151,7 +151,7 @@ class Gates extends View {
       context.lineWidth = thick;
       context.strokeRect((this.at % columns) * cell, Math.floor(this.at / columns) * cell, Math.max(cell, 5), Math.max(cell, 5));
     }
-    replace(this.#scale, figure(low, 3), h.span({ class: "glow-bar", "aria-hidden": "true" }), figure(high, 3));
+    replace(this.#scale, "weight ", figure(low, 3), h.span({ class: "glow-bar", "aria-hidden": "true" }), figure(high, 3));
   }
 
   // --- one weight ---

@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { coded, sheet } from "../paint.js";
-import { hides, labels } from "../view.js";
+import { axisName, hides, labels } from "../view.js";
 
 const SIDE = 512; // pixels of a larger one
 
@@ -18,7 +18,7 @@ export function again(trace, state, other) {
 // {rows, columns, names, values: exact or null, weights: for pictures, shape of those, visible: which of them, or null}
 export async function headOf(trace, site, head) {
   const [rows, columns] = [site.n_q, site.n_k];
-  const names = { down: labels(trace, site.queries, rows), across: labels(trace, site.keys, columns) };
+  const names = { down: labels(trace, site.queries, rows), across: labels(trace, site.keys, columns), titles: [site.queries, site.keys].map(axisName) };
   const window = [0, rows, 0, columns];
   const few = rows * columns <= api.CELLS;
   const place = [trace.id, site.name, head, window];

@@ -19,7 +19,7 @@ export const VIEWS = [
     load: () => import("./overview.js"),
     fits: seen,
     needs: NOTHING,
-    tells: "Each picture is one head: rows are queries, columns are keys, darker is more weight. Point at one to read it, click to open it; click on or off below it to switch it.",
+    tells: "Each picture is one head: rows are queries, columns are keys, a stronger colour is more weight. Point at one to read it, click to open it; click on or off below it to switch it.",
   },
   {
     name: "matrix",

@@ -159,6 +159,10 @@ class Lines extends View {
     context.fillText(axisName(this.now.site.queries), this.edges[0] - 10, 8);
     context.textAlign = "left";
     context.fillText(axisName(this.now.site.keys), this.edges[1] + 10, 8);
+    if (this.width <= 460) return;
+    const [x, side] = this.live.side === "down" ? [this.width - 2, "right"] : [2, "left"];
+    context.textAlign = side;
+    context.fillText("weight", x, 8);
   }
 
   // room for the tokens and a number; measured on some, so that scrolling does not move it

@@ -160,7 +160,7 @@ class Masks extends View {
       lines.map(([name, what]) => h.div(h.dt(name), h.dd(what))),
     );
     replace(this.#maskTitle, `Mask of ${length.toLocaleString("en")} tokens`);
-    replace(this.#blockTitle, `Blocks of ${block} × ${block}`);
+    replace(this.#blockTitle, `Blocks of ${block} × ${block}: full (strong), mixed (pale), empty (grey)`);
     say(`${digits(100 * share)} % of full attention`);
   }
 

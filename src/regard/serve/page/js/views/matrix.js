@@ -96,7 +96,7 @@ class Matrix extends View {
   refresh(appearance) {
     if (this.fresh("appearance", appearance)) this.#sheets = [];
     this.ink = inks();
-    const space = area(this.#plot, PROFILE + 96, 420, 1.1);
+    const space = area(this.#plot, PROFILE + 116, 420, 1.1);
     this.plot = layout(this.#below.getContext("2d"), this.names, this.now.window, space, this.ink.font);
     this.size = [space.width, Math.ceil(this.plot.top + this.plot.height + PROFILE + 14)];
     this.touch();

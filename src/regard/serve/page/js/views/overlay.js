@@ -35,7 +35,7 @@ class Overlay extends View {
     });
     const tools = h.div(
       { class: "pickers" },
-      field("Strength", this.#strength),
+      field("Opacity", this.#strength),
       h.label({ class: "row" }, this.#lines, "patches"),
     );
     const main = h.div(this.#words, this.#canvas, this.#scale, this.#note, this.#all);
@@ -159,7 +159,7 @@ class Overlay extends View {
       context.lineWidth = thick;
       context.strokeRect(this.cell[1] * wide + 1, this.cell[0] * high + 1, wide - 2, high - 2);
     }
-    replace(this.#scale, "0", h.span({ class: "glow-bar", "aria-hidden": "true" }), figure(now.most, 3));
+    replace(this.#scale, "weight 0", h.span({ class: "glow-bar", "aria-hidden": "true" }), figure(now.most, 3));
     return this.card(now);
   }
 

@@ -5,7 +5,7 @@ import { button, digits, figure, h, pointer, replace, say, terms } from "../dom.
 import { dark, fit, inks, legend, sheet } from "../paint.js";
 import { choices, toggled } from "../side.js";
 import { store } from "../store.js";
-import { axisName, isOff, latest, sizeOf, View } from "../view.js";
+import { isOff, latest, sizeOf, View } from "../view.js";
 import { Heat } from "./heat.js";
 import { headOf, picture } from "./head.js";
 import { VIEWS } from "./index.js";
@@ -111,7 +111,7 @@ class Overview extends View {
       if (!found || this.trace !== trace) return;
       this.shown = this.#tiles.findIndex((one) => one.site === site && one.head === head);
       const width = Math.max(200, this.#large.node.clientWidth);
-      this.#large.draw(picture({ ...found, names: { ...found.names, titles: [site.queries, site.keys].map(axisName) } }, { width, height: Math.max(300, Math.min(1.3 * width, 420)) }));
+      this.#large.draw(picture(found, { width, height: Math.max(300, Math.min(1.3 * width, 420)) }));
       this.#large.point([this.chosen.query, this.chosen.key]); // the cursor of all views
       this.#large.tell(`${site.name}, head ${head}, in large`);
       replace(this.#title, `${site.name}, head ${head}`);

@@ -70,7 +70,7 @@ class Positions extends View {
   }
 
   kinds(kind) {
-    const names = Object.keys(KINDS).map((name) => [name, name]);
+    const names = Object.keys(KINDS).map((name) => [name, { alibi: "ALiBi", t5: "T5" }[name] ?? name]);
     const legend = h.legend({ class: "hidden-text" }, "Kind of position");
     choices(this.#kinds, legend, "position", kind, names, (kind) => this.set({ kind }));
     replace(this.#what, KINDS[kind]);
