@@ -1048,7 +1048,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("best", "of equals any", "ids, order = ids.sort(-1)", "ids, order = ids.sort(-1, descending=True)"),
         ("best", "equals at the border as topk likes", "    if tied.any():", "    if False:"),
     ],
-    "attention/backends/masked.c": [
+    "attention/kernels/masked.c": [
         ("masked kernel", "keys that one query does not see are left out for all", "seen |= !(sees[n * mask_t + j] == -INFINITY)", "seen = !(sees[n * mask_t + j] == -INFINITY)"),
         ("masked kernel", "the first head's keys for all", "k + sentence * k_b + group * k_g, v", "k + sentence * k_b, v"),
         ("masked kernel", "weights add up to more than 1", "_mm512_mul_ps(_mm512_loadu_ps(row + j), share)", "_mm512_loadu_ps(row + j)"),

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.backends import masked
 from regard.decode import Beam, prepare, translate
 from regard.decode.quantized_linear import ChunkedVocabLinear, Int8KernelLinear, Int8Linear, int8_kernels
 from regard.decode.topk import CHUNK
+from regard.ops import c_kernels
 
 from .test_models import SOURCES, model
 
@@ -138,7 +138,7 @@ def test_kernels_that_cannot_be_compiled_are_done_without(monkeypatch, tmp_path)
     int8_kernels.cache_clear()
     assert int8_kernels() is not None
     assert len(list((tmp_path / "cache" / "regard").iterdir())) == 1  # nothing is left beside the library
-    monkeypatch.setattr(masked, "has_avx512_vnni", lambda: False)
+    monkeypatch.setattr(c_kernels, "has_avx512_vnni", lambda: False)
     int8_kernels.cache_clear()
     assert int8_kernels() is None
     int8_kernels.cache_clear()

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection
 from io import BytesIO
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -570,7 +571,7 @@ def test_what_takes_too_long_is_answered_and_stopped(store, monkeypatch):
 
 def test_a_stream_that_nobody_reads_holds_no_thread(store, monkeypatch):
     monkeypatch.setattr(serving, "Workers", partial(Workers, threads=1))
-    with_answer(monkeypatch, lambda request: ApiResponse(iter(lambda: b"x" * 1000, b"")))
+    with_answer(monkeypatch, lambda request: ApiResponse(b"x" * 1000 for _ in count()))
     with client_of(store) as client:
 
         async def read_a_little(app: Any) -> None:

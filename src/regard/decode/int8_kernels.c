@@ -7,32 +7,16 @@
 
    Weights are packed as [columns / 64][k / 4][64 columns][4 k]; columns and k are padded with zeros.
 */
-#include <immintrin.h>
-#include <math.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "avx512.h"
 
 #define ROWS 6      /* of a tile: 24 of 32 registers hold its sums */
 #define COLUMNS 64  /* of a tile */
 #define SLICE 8     /* tiles whose scores stay in the cache */
-#define ALWAYS static inline __attribute__((always_inline))
-
-static __thread void *memory;
-static __thread size_t room;
-
-static void *reserve(size_t bytes) {
-    if (bytes > room) {
-        free(memory);
-        if (posix_memalign(&memory, 64, bytes)) abort();
-        room = bytes;
-    }
-    return memory;
-}
 
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-ALWAYS __mmask16 first(long left) { return left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1); }
 
 /* x̂ of one row, and its largest |x|: not a number where x has one that is none. */
 static float quantize_row(const float *x, long k, long stride, uint8_t *codes) {
@@ -120,19 +104,6 @@ void int8_linear(
         panel(rows, codes, stride, sizes, weight + c * stride, scale + c, offset + c, bias + c, y + c, n, n - c);
 }
 
-/* exp x for x <= 0, to a unit in the last place or two; 0 below -87. */
-ALWAYS __m512 exponential(__m512 x) {
-    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    const float terms[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 0.5f};
-    __m512 p = _mm512_set1_ps(terms[0]);
-    for (int i = 1; i < 6; i++) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(terms[i]));
-    p = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(r, r), p, r), _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(some, p, n);
-}
-
 typedef struct {
     float largest;
     double sum; /* of exp (score - largest) */
@@ -140,7 +111,7 @@ typedef struct {
 } Total;
 
 /* Scores of columns from `start` on: into a row's total, and into its best, of equals the lower first. */
-static void look(
+static void scan(
     const float *scores, long columns, long start, const uint8_t *banned, long count, Total *total, float *values,
     int64_t *tokens
 ) {
@@ -214,7 +185,7 @@ int int8_topk(
         }
         for (long r = 0; r < rows; r++) {
             const float *row = scores + r * width;
-            look(row, columns, start, banned, count, totals + r, values + r * count, tokens + r * count);
+            scan(row, columns, start, banned, count, totals + r, values + r * count, tokens + r * count);
             if (must && must[r] >= start && must[r] < start + columns) forced[r] = row[must[r] - start];
         }
     }

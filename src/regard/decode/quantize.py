@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosition, ScaledDot
+from regard.attention.backends.masked import masked_kernels
 from regard.attention.position import PositionSum
 from regard.decode import beam_decoder, text_generation
 from regard.decode.cuda_graphs import CapturedSteps
@@ -68,6 +69,8 @@ def prepare(model: Model, precision: str = "float32") -> Model:
         raise ValueError(f"{precision} is for a CPU, and the model is on {device}; use bfloat16 there")
     if precision == "screened" and dtype != torch.float32:
         raise ValueError(f"screened is float32, and the model is {dtype}; use precision float32 to keep it as it is")
+    if device.type == "cpu":
+        masked_kernels()  # compiled now, once on a machine, rather than with the first sentence
     return swap_linears(copy_model(model, precision), precision)
 
 

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from regard.attention.backends.masked import compile_kernels
 from regard.decode.topk import CHUNK, TopKLogProbs, chunk_maxima, stable_topk, topk_logprobs_torch
+from regard.ops.c_kernels import compile_kernels
 from regard.ops.linear import DirectModule, MkldnnLinear
 
 PRECISIONS = {

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from regard.serve import corpora, explanations, exports, generation, handlers, playground
+from regard.serve import explanations, exports, generation, handlers, playground
 from regard.serve.encoding import ApiResponse, ClosableIterator, RequestError, json_response
 from regard.serve.handlers import ApiRequest, AppState
 from regard.serve.model_store import MediaStore, ModelStore
@@ -52,14 +52,14 @@ GET_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
     HEAD + "/check": handlers.check_output,
     "/api/positions": playground.positions,
     "/api/generate": generation.generate,
-    "/api/corpora/{id}/statistics": corpora.statistics,
-    "/api/corpora/{id}/neighbours": corpora.neighbours,
+    "/api/corpora/{id}/statistics": explanations.statistics,
+    "/api/corpora/{id}/neighbours": explanations.neighbours,
 }
 POST_ROUTES: dict[str, Callable[[ApiRequest], ApiResponse]] = {
     "/api/traces": handlers.create_trace,
     "/api/traces/{id}/branch": generation.branch,
     "/api/compare": generation.compare_traces,
-    "/api/corpora": corpora.create_corpus,
+    "/api/corpora": explanations.create_corpus,
     "/api/patterns": playground.patterns,
     "/api/lecture": playground.lecture_numbers,
 }

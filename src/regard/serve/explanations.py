@@ -1,15 +1,22 @@
-"""Explanations over HTTP: a method of `regard.see.methods` in a thread of its own, its progress and result as events.
+"""Explanations over HTTP: what takes a while, in a thread of its own, its progress and result as events.
 
     GET /api/traces/{id}/explain?method=heads&row=1      event: progress {"done": 3, "total": 24, "what": "heads"}
                                                          event: result   {"kind": "heads", "effects": {...}, ...}
+    POST /api/corpora {"model": "run", "count": 1000}                    {"id": ..., "sentences": 1000}
+    POST /api/corpora {"model": "run", "name": "test.tsv", "content": …}
+    GET  /api/corpora/{id}/statistics                                    event: progress …, event: result …
+    GET  /api/corpora/{id}/neighbours?layer=encoder.1&state=7            the states most alike
 
+A method of `regard.see.methods` explains one trace, and statistics a corpus: many sentences of one model.
 Whoever closes the stream stops the method at its next item.
 """
 
 import logging
+import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import isnan
+from pathlib import Path, PurePath
 from queue import Empty, SimpleQueue
 from threading import BoundedSemaphore, Event, Thread
 from time import monotonic
@@ -17,6 +24,13 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from regard.see.corpus import (
+    CorpusSentence,
+    held_out_sentences,
+    read_corpus,
+    serialize_neighbours,
+    serialize_statistics,
+)
 from regard.see.methods import (
     Explanation,
     HeadEffects,
@@ -34,14 +48,18 @@ from regard.see.methods import (
 )
 from regard.see.methods.layers import find_blocks, queries_of_block
 from regard.see.trace import Trace
-from regard.serve.encoding import ApiResponse, RequestError
+from regard.serve.encoding import ApiResponse, RequestError, json_response
 from regard.serve.generation import server_sent_event
 from regard.serve.handlers import ApiRequest, int_field, text_field
+from regard.serve.trace_cache import CorpusEntry
+from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import ProgressBar
 
 MAX_SECONDS = 600.0  # of one explanation
 POLL_SECONDS = 0.25  # how often a stream looks whether somebody still listens
 MAX_RUNNING = 2
+MAX_SENTENCES, USUAL_SENTENCES = 10_000, 1000
+MAX_CORPUS_CHARACTERS = 8 * 2**20
 LENS_OPTIONS = 5  # tokens of a cell of the logit lens
 # all pairs of tokens, or a run of the model for each token: longer texts would take minutes and gigabytes
 MAX_TOKENS = {"flow": 24, "value-zeroing": 128, "value-norms": 1024, "attention-gradient": 1024, "rollout": 2048}
@@ -233,3 +251,54 @@ def axis_of_layer(trace: Trace, name: str) -> str:
     model = trace.request.task_model.model
     (block,) = (block for block in find_blocks(model) if block.name == name)
     return queries_of_block(model, block)
+
+
+# --- corpora ---
+
+
+def create_corpus(request: ApiRequest) -> ApiResponse:
+    """The sentences of an uploaded file, or those that the run holds out."""
+    step, count = int_field(request.body, "checkpoint", 0, 2**62), int_field(request.body, "count", 1, MAX_SENTENCES)
+    entry = request.state.models.entry(text_field(request.body, "model") or None)
+    task_model = request.state.models.model(entry.name, step)
+    content = text_field(request.body, "content", MAX_CORPUS_CHARACTERS)
+    name = text_field(request.body, "name") or "held-out sentences"
+    sentences = read_content(task_model, name, content) if content else held_out_sentences(task_model)
+    some = sentences[: count or USUAL_SENTENCES]
+    made = request.state.corpora.put(CorpusEntry(entry.name, step, some, name))
+    return json_response(describe_corpus(made) | {"left_out": len(sentences) - len(some)})
+
+
+def describe_corpus(entry: CorpusEntry) -> dict[str, Any]:
+    return {"id": entry.id, "model": entry.model, "name": entry.name, "sentences": len(entry.sentences)}
+
+
+def read_content(task_model: PretrainedModel, name: str, content: str) -> list[CorpusSentence]:
+    """Of a file that was uploaded: its name says what it holds, and where it was is nobody's business."""
+    endings = [one for one in PurePath(name).suffixes if one in (".txt", ".tsv", ".jsonl", ".conllu")]
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder:
+        path = Path(folder) / f"sentences{endings[-1] if endings else '.txt'}"
+        path.write_text(content, encoding="utf-8")
+        try:
+            return read_corpus(task_model, path)
+        except ValueError as error:
+            raise RequestError(str(error).replace(str(path), PurePath(name).name)) from None
+
+
+def statistics(request: ApiRequest) -> ApiResponse:
+    entry = request.state.corpora[request.path["id"]]
+
+    def compute(progress: ProgressBar) -> dict[str, Any]:
+        task_model = request.state.models.model(entry.model, entry.checkpoint)
+        return describe_corpus(entry) | serialize_statistics(entry.statistics(task_model, progress))
+
+    return ApiResponse(ExplanationJob(compute).stream(), "text/event-stream")
+
+
+def neighbours(request: ApiRequest) -> ApiResponse:
+    entry = request.state.corpora[request.path["id"]]
+    if entry.found is None:
+        raise RequestError("nothing is known of these sentences yet; ask for their statistics first", 409)
+    layer, number = request.query.get("layer") or "", request.query_int("state", 0, 0, 2**31)
+    found = serialize_neighbours(entry.found, layer, number, request.query_int("count", 10, 1, 100))
+    return json_response({"layer": layer, "state": number, "neighbours": found})

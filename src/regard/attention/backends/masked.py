@@ -5,14 +5,7 @@ GPU; a kernel in C is faster than both where it can be compiled. For many it is 
 """
 
 import ctypes
-import os
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -26,17 +19,10 @@ from regard.attention.pattern import Positions
 from regard.attention.recipe import Recipe
 from regard.attention.score import Dot, InnerProduct
 from regard.ops import dispatch
+from regard.ops.c_kernels import compile_kernels
 
 KERNEL_QUERIES = 32  # that read the same keys, at most, for our own kernel; torch's is made for more
 CPU_QUERIES = 64  # at most, for the three parts one by one
-COMPILE = [
-    "-O3",
-    "-std=gnu11",
-    "-shared",
-    "-fPIC",
-    "-mfma",
-    *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
-]
 
 
 def objections(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> list[str]:
@@ -123,38 +109,9 @@ def attend_by_kernels(kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, mas
 
 @cache
 def masked_kernels() -> ctypes.CDLL | None:
-    kernels = compile_kernels(Path(__file__).with_suffix(".c"))
+    kernels = compile_kernels(Path(__file__).parents[1] / "kernels" / "masked.c")
     if kernels is not None:
         pointer, number = ctypes.c_void_p, ctypes.c_long
         matrices = [pointer, *3 * [number], pointer, pointer, *3 * [number], pointer, number, number, pointer]
         kernels.masked_attention.argtypes, kernels.masked_attention.restype = [*matrices, *6 * [number]], None
     return kernels
-
-
-def compile_kernels(source: Path) -> ctypes.CDLL | None:
-    """Kernels in C, compiled by this machine's compiler the first time and then found in the user's cache; None where
-    there is no compiler or no AVX-512 VNNI, or if REGARD_KERNELS=0."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if os.environ.get("REGARD_KERNELS") == "0" or compiler is None or not has_avx512_vnni():
-        return None
-    cache_folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regard"
-    try:
-        version = sha256(source.read_bytes() + " ".join([compiler, *COMPILE]).encode()).hexdigest()[:16]
-        library = cache_folder / f"{source.stem}-{version}.so"
-        if not library.exists():
-            cache_folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache_folder) as folder:  # of two that compile the last one stays
-                built = Path(folder) / library.name
-                command = [compiler, *COMPILE, "-o", str(built), str(source), "-lm"]
-                subprocess.run(command, check=True, capture_output=True, timeout=60)
-                built.replace(library)
-        return ctypes.CDLL(str(library))
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def has_avx512_vnni() -> bool:
-    if sys.platform != "linux" or not Path("/proc/cpuinfo").exists():
-        return False
-    flags = re.search(r"(?m)^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text())
-    return flags is not None and {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"} <= {*flags[1].split()}

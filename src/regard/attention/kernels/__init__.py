@@ -1,1 +1,1 @@
-"""Triton kernels, by backend. Loading regard imports none of them but stats_plan, so Triton need not be installed."""
+"""Kernels, by backend: in Triton, of which loading regard imports none but stats_plan, and in C (ops/c_kernels.py)."""

@@ -3,39 +3,9 @@
    Of each group of heads the keys are read once for four queries at a time, and only those that some query of the
    sentence sees: of a beam search's slots or a padded source that is often half.
 */
-#include <immintrin.h>
-#include <math.h>
-#include <stdlib.h>
+#include "avx512.h"
 
 #define QUERIES 4
-#define ALWAYS static inline __attribute__((always_inline))
-
-static __thread void *memory;
-static __thread size_t room;
-
-static void *reserve(size_t bytes) {
-    if (bytes > room) {
-        free(memory);
-        if (posix_memalign(&memory, 64, bytes)) abort();
-        room = bytes;
-    }
-    return memory;
-}
-
-ALWAYS __mmask16 first(long left) { return left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1); }
-
-/* exp x for x <= 0, to a unit in the last place or two; 0 below -87. */
-ALWAYS __m512 exponential(__m512 x) {
-    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    const float terms[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 0.5f};
-    __m512 p = _mm512_set1_ps(terms[0]);
-    for (int i = 1; i < 6; i++) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(terms[i]));
-    p = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(r, r), p, r), _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(some, p, n);
-}
 
 /* Scores, weights and their means of some queries of one group of heads; `at` are the keys that are seen. Memory is what
    takes the time: values are fetched while keys are multiplied, and the next keys while values are. */
