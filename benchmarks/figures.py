@@ -1,6 +1,7 @@
-"""Tables of figures from benchmarks/results: all of them in docs/results.md, the six that matter most in the README."""
+"""Tables of figures from benchmarks/results: all of them in docs/results.md, those that matter most in the README."""
 
 import json
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -12,7 +13,8 @@ README_ROWS = (
     "runs killed with kill -9",
     "errors planted one at a time",
     "a GPU trains Transformer-base",
-    "two cores translate",
+    "shipped translators",
+    "two cores translate, Transformer-base",
     "a GPU's `Window(512)`",
 )
 
@@ -157,6 +159,38 @@ def real_row(name: str, what: str) -> tuple[str, str, str]:
     shown = f"{found['mean']:.{digits}f} ± {found['spread']:.{digits + (digits == 1)}f}{' %' * (metric == 'accuracy')}"
     command = f"python benchmarks/task.py recipes/{name.split('-', 1)[1]}.toml --data FOLDER"
     return f"{what}, three seeds", shown, command + " --test" * (split == "test")
+
+
+def shipped_rows() -> list[tuple[str, str, str]]:
+    """The models of packages/regard-models, as their cards say; their alignments, and how fast one is."""
+    folders = sorted((ROOT / "packages" / "regard-models" / "src" / "regard_models").glob("*/card.md"))
+    cards = {path.parent.name: path.read_text(encoding="utf-8") for path in folders}
+    tests = {
+        name: dict(re.findall(r"(?m)^\| int8 \| (\w+), test \| [\d,]+ \| ([\d.]+) \|", card))
+        for name, card in cards.items()
+    }
+    errors = {row["model"]: row["shipped"]["aer"] for row in result("shipped-alignments")["rows"]}
+    speed = result("shipped")
+    rates = {row["who"]: row["tokens_per_second"] for row in speed["rows"]}
+    return [
+        (
+            f"shipped translators, {speed['bytes'] / 1e6:.0f} MB each: BLEU on Tatoeba's test set; on newstest2013",
+            "; ".join(
+                ", ".join(f"{one[corpus]} {name}" for name, one in tests.items()) for corpus in ("tatoeba", "newstest")
+            ),
+            "regard models build recipes/shipped/en-fr.toml --data FOLDER --out models --test",
+        ),
+        (
+            "their word alignments, error rate on the miniature world's gold ones",
+            ", ".join(f"{error:.3f} {name}" for name, error in errors.items()),
+            "python benchmarks/shipped.py --alignments",
+        ),
+        (
+            "two cores translate with a shipped model, beam 5, 1,000 sentences, target tokens a second",
+            ", ".join(f"{rate:,.0f} {who}" for who, rate in rates.items()),
+            speed["command"],
+        ),
+    ]
 
 
 def task_rows() -> list[tuple[str, str, str]]:

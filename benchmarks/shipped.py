@@ -1,11 +1,15 @@
 """A shipped translator: its cold first answer, and target tokens a second beside CTranslate2 and transformers.
 
     python benchmarks/shipped.py en-fr PAIRS.tsv            a name or the folder of a run; the first 1,000 pairs
+    python benchmarks/shipped.py --alignments               word alignments of all that are installed, against gold ones
 
 The cold start is a process of its own for each sentence, in turns with a bare `import torch`; the seconds of the
 processor depend little on what else the machine does. The engines get the ids of the same lines and search with the
 same beam, each in a process of its own, round after round. Theirs are what `regard export` writes of the same weights,
 with its proof; one that the export refuses is named with the reason. BLEU is of the texts that each wrote.
+
+Alignments are those of the heads that a model was shipped with, which were chosen without gold ones, on the miniature
+world's sentences and their gold translations: it knows the words, and has never seen the sentences.
 """
 
 import argparse
@@ -15,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -29,12 +34,21 @@ from decoding import OwnProcess, compare, measured
 from decoding_peers import Ids, Translate, hugging_face
 from machine import write
 from regard.data.parallel import read_pairs
+from regard.decode.alignment import (
+    annotate_pair,
+    annotated_attention_maps,
+    evaluate_heads,
+    load_alignment_heads,
+    select_heads_by_gold,
+)
 from regard.interop import export
-from regard.tasks.model_packages import resolve_model
+from regard.tasks.model_packages import packaged_models, resolve_model
 from regard.tasks.translation.task import Translator
+from regard.world import World
 from startup import BARE, COMMAND, measure
 
-SENTENCE, BEAM, LINES, BATCH = "Where is the light switch?", 5, 1000, 64
+SENTENCE, BEAM, LINES, BATCH = "Where is the train station?", 5, 1000, 64
+SENTENCES = 200  # of the miniature world
 
 
 def cold_start(name: str, rounds: int) -> dict[str, Any]:
@@ -105,7 +119,29 @@ def by_transformers(exported: Path) -> Translate:
     return translate
 
 
+def alignments() -> list[dict[str, Any]]:
+    """Alignment error of every shipped translator, and of the best set of its heads, chosen on other sentences."""
+    world, rows = World(min_length=3, max_length=12), list[dict[str, Any]]()
+    for model in packaged_models():
+        translator, shipped = Translator.load(model.folder), load_alignment_heads(model.folder)
+        examples = [annotate_pair(translator, world.sentence(number, "test")) for number in range(SENTENCES)]
+        chosen = select_heads_by_gold(translator, [world.sentence(number, "valid") for number in range(SENTENCES)])
+        maps = annotated_attention_maps(translator.model, examples)
+        found = {"shipped": evaluate_heads(shipped, maps, examples), "by gold": evaluate_heads(chosen, maps, examples)}
+        counts = {
+            name: {"aer": one.error, "precision": one.precision, "recall": one.recall} for name, one in found.items()
+        }
+        rows.append(
+            {"model": model.name, "sentences": SENTENCES, "heads": [asdict(head) for head in shipped], **counts}
+        )
+        print(model.name, *(f"{name}: {one.error:.3f}" for name, one in found.items()))
+    return rows
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--alignments"]:
+        print(write("shipped-alignments", "python benchmarks/shipped.py --alignments", alignments()))
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a name that regard models lists, or the folder of a run")
     parser.add_argument("pairs", type=Path, help="a .tsv of sources and references")

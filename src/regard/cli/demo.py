@@ -27,7 +27,7 @@ MIN_CHECKPOINTS = 10  # checkpoints at least, spread over the training
 MAX_SHOWN = 6  # held-out sentences with their translations
 SHIPPED_MODEL = "en-fr"  # the packaged model that comes first, where it is installed
 REAL_SENTENCES = (
-    "Where is the light switch?",
+    "Where is the train station?",
     "I would like a cup of tea without sugar, please.",
     "She has been living in Paris for two years.",
     "The children who were playing in the garden are tired now.",

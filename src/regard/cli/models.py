@@ -20,7 +20,7 @@ models = typer.Typer(
 
     Example: `regard models show en-fr`
 
-    Example: `regard translate en-fr "Where is the light switch?"`
+    Example: `regard translate en-fr "Where is the train station?"`
 
     Example: `regard models build recipes/shipped/en-fr.toml`
     """,
