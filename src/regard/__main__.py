@@ -6,8 +6,8 @@ import gc
 from regard.cli.main import app
 
 # net allocations before the youngest objects are searched for cycles; with the usual 700, a quarter of a second of the
-# start passes in searching modules, classes and functions, which live as long as the process
-GC_THRESHOLD = 50_000
+# start passes in searching modules, classes and functions, which live as long as the process, and with 50,000 a tenth
+GC_THRESHOLD = 400_000
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Servers: uvicorn for the page, on 127.0.0.1 with an access token, and for the API, which answers all it accepted."""
 
 import asyncio
+import gc
 import secrets
 import signal
 import socket
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from regard.serve.trace_cache import CorpusStore
 
 HOST = "127.0.0.1"
-
-
 DRAIN_SECONDS = 0.5  # for requests that are on their way when the API is told to end
+GC_THRESHOLD = 50_000  # as of a process that lives long; at its start the command line looks for garbage less often
 
 
 def open_socket(port: int, host: str = HOST) -> socket.socket:
@@ -79,12 +79,14 @@ def serve(
 ) -> None:
     from regard.serve.app import create_app
 
+    gc.set_threshold(GC_THRESHOLD)
     with suppress(KeyboardInterrupt):  # the usual way to stop it
         create_server(create_app(models, media, corpora, token=token)).run(sockets=[here])
 
 
 def serve_api(api: "Api", app: "ASGIApp", here: socket.socket) -> None:
     """Until SIGTERM or Ctrl-C: then what was accepted is finished. SIGHUP loads the models again."""
+    gc.set_threshold(GC_THRESHOLD)
     server = create_server(app, graceful=api.limits.timeout + 1, log_config=None, timeout_keep_alive=20)
 
     async def run() -> None:

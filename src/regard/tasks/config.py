@@ -287,7 +287,7 @@ def read_tables(path: Path) -> dict[str, Any]:
     """What a file of settings holds, before anything of it is checked."""
     text = "\n".join(read_lines(require_small_file(path)))
     try:
-        return parts.parse_toml(text)
+        return parse_toml(text)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
