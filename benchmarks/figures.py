@@ -61,6 +61,7 @@ def table(chosen: tuple[str, ...] = ("",)) -> str:
     ]
     rows += (
         translation_rows()
+        + shipped_rows()
         + task_rows()
         + speed_rows()
         + export_rows()
@@ -434,17 +435,16 @@ def startup_rows() -> list[tuple[str, str, str]]:
 
 
 def api_rows() -> list[tuple[str, str, str]]:
-    found = result("api-load")
-    (row,) = found["rows"]
-    load, refused = row["throughput"], row["malformed"]
+    (row,) = result("api-load")["rows"]
+    load, half, refused = row["throughput"], row["half"], row["malformed"]
     return [
         (
-            "processor time of an answer of `regard api` to one client at a time, times that with "
-            f"{load['clients']} clients",
-            f"{load['alone_cpu_ms'] / load['cpu_ms']:.1f} ({load['errors']} errors, {load['differing']} answers that "
+            f"`regard api` with {load['clients']} clients, answers a second, times those of one client at a time; 99th "
+            "percentile of the latency at half that load, times the median alone",
+            f"{load['ratio']:.1f}; {half['p99_over_alone']:.1f} ({load['errors']} errors, {load['differing']} answers that "
             f"are not the command line's, {row['term']['lost']} lost by kill -TERM, {refused['server_errors']} server "
             f"errors of {refused['bodies']:,} malformed bodies)",
-            found["command"],
+            "python benchmarks/api_load.py",
         )
     ]
 

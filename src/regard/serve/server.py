@@ -87,6 +87,7 @@ def serve(
 def serve_api(api: "Api", app: "ASGIApp", here: socket.socket) -> None:
     """Until SIGTERM or Ctrl-C: then what was accepted is finished. SIGHUP loads the models again."""
     gc.set_threshold(GC_THRESHOLD)
+    gc.freeze()  # a search through all that was loaded held every answer up for a third of a second
     server = create_server(app, graceful=api.limits.timeout + 1, log_config=None, timeout_keep_alive=20)
 
     async def run() -> None:
