@@ -441,8 +441,8 @@ def api_rows() -> list[tuple[str, str, str]]:
         (
             f"`regard api` with {load['clients']} clients, answers a second, times those of one client at a time; 99th "
             "percentile of the latency at half that load, times the median alone",
-            f"{load['ratio']:.1f}; {half['p99_over_alone']:.1f} ({load['errors']} errors, {load['differing']} answers that "
-            f"are not the command line's, {row['term']['lost']} lost by kill -TERM, {refused['server_errors']} server "
+            f"{load['ratio']:.1f}; {half['p99_over_alone']:.1f} ({load['errors']} errors, {load['differing']} answers "
+            f"that are not the command line's, {row['term']['lost']} lost by kill -TERM, {refused['server_errors']} server "
             f"errors of {refused['bodies']:,} malformed bodies)",
             "python benchmarks/api_load.py",
         )
