@@ -436,13 +436,13 @@ def startup_rows() -> list[tuple[str, str, str]]:
 
 def api_rows() -> list[tuple[str, str, str]]:
     (row,) = result("api-load")["rows"]
-    load, half, refused = row["throughput"], row["half"], row["malformed"]
+    load, half, refused, lost = row["throughput"], row["half"], row["malformed"], row["term"]["lost"]
     return [
         (
             f"`regard api` with {load['clients']} clients, answers a second, times those of one client at a time; 99th "
             "percentile of the latency at half that load, times the median alone",
             f"{load['ratio']:.1f}; {half['p99_over_alone']:.1f} ({load['errors']} errors, {load['differing']} answers "
-            f"that are not the command line's, {row['term']['lost']} lost by kill -TERM, {refused['server_errors']} server "
+            f"that are not the command line's, {lost} lost by kill -TERM, {refused['server_errors']} server "
             f"errors of {refused['bodies']:,} malformed bodies)",
             "python benchmarks/api_load.py",
         )
