@@ -9,7 +9,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 START, STOP = "<!-- figures: python benchmarks/figures.py -->\n", "<!-- end of figures -->"
 # the rows of the README, by how they begin
 README_ROWS = (
-    "Multi30k German to English",
     "runs killed with kill -9",
     "errors planted one at a time",
     "a GPU trains Transformer-base",
