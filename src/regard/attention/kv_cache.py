@@ -161,8 +161,8 @@ class CacheCell(LayerCache):
             raise ValueError(f"the cache holds the sums of linear attention, and {'; '.join(no_sum)}; read anew")
         if isinstance(cache.past, linear.LinearState) and is_hooked(layer.core):
             raise ValueError(
-                "the cache holds the sums of linear attention, of which no weight can be told; record from the first "
-                "token on"
+                "the cache holds the sums of linear attention, which have no weights of single keys; record from the "
+                "first token on"
             )
         # while somebody records or edits the weights, the keys are kept, which the sums are made of
         sums = layer.backend in (None, "linear", "state") and not no_sum and not is_hooked(layer.core)

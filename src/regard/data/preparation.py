@@ -81,7 +81,7 @@ Progress = Callable[[str, int, int | None], None]
 
 
 def no_report(what: str, done: int, total: int | None) -> None:
-    """The default: nobody is told how far it is."""
+    """The default: no progress is shown."""
 
 
 E = TypeVar("E")  # a sentence pair, or a text

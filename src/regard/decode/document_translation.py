@@ -61,7 +61,7 @@ class SentenceTranslator:
             inside is translated in pieces.
         source: the language to translate from; its abbreviations end no sentence.
         target: the language to translate into.
-        report: is told the words that are copied.
+        report: called with the words that are copied.
 
     Examples:
         >>> shout = SentenceTranslator(lambda texts: [text.upper() for text in texts])

@@ -524,11 +524,11 @@ def print_worked_example(console: Console) -> None:
 
 
 def print_causal_mask(console: Console) -> None:
-    case, told = example("look-ahead mask"), ("<start>", "I", "am", "fine")
+    case, tokens = example("look-ahead mask"), ("<start>", "I", "am", "fine")
     seen = steps(*case.qkv(), case.recipe)
     console.print(Rule("2. The look-ahead mask: ■ may look, · is hidden", align="left"))
-    masked = ascii(case.recipe.pattern, tokens=told)
-    weights = ascii(seen.weights, tokens=told, visible=seen.visible, numbers=True)
+    masked = ascii(case.recipe.pattern, tokens=tokens)
+    weights = ascii(seen.weights, tokens=tokens, visible=seen.visible, numbers=True)
     console.print(Columns([Box(Text(masked), title="Causal()"), Box(Text(weights), title="weights")]))
     console.print(Text(f"  {agreement_mark(case, seen.output)}\n"), soft_wrap=True)
 

@@ -364,9 +364,9 @@ class ApiMiddleware(HTTPMiddleware):
             seconds = monotonic() - begin
             api.metrics.requests.labels(route, str(status)).inc()
             api.metrics.seconds.labels(route).observe(seconds)
-            told = {"id": identity, "method": scope["method"], "route": route, "status": status}
+            fields = {"id": identity, "method": scope["method"], "route": route, "status": status}
             logging.getLogger("regard.api").info(
-                "request", extra={"fields": {**told, "milliseconds": round(1e3 * seconds, 1), "bytes": len(body)}}
+                "request", extra={"fields": {**fields, "milliseconds": round(1e3 * seconds, 1), "bytes": len(body)}}
             )
 
     def refusal(self, path: str, headers: Headers) -> Response | None:
@@ -685,8 +685,8 @@ def add_views(app: FastAPI, api: Api, name: str) -> None:
         def work() -> Any:
             with tempfile.TemporaryDirectory(prefix="regard-") as folder:
                 given = str(write_file(Path(folder) / "image", kind, body.text)) if kind == "image" else body.text
-                told = {"question": body.question, "target": body.target, "more": body.more}
-                seen = trace_model(served.task_model, given, longest=MAX_ATTENTION_TOKENS, **told)
+                inputs = {"question": body.question, "target": body.target, "more": body.more}
+                seen = trace_model(served.task_model, given, longest=MAX_ATTENTION_TOKENS, **inputs)
                 return view(seen, served.folder)
 
         return await api.call(request, name, work)

@@ -166,7 +166,7 @@ class RunningBatch(ABC):
 
     @abstractmethod
     def step(self) -> list[Job]:
-        """All jobs one step on; those that are finished have been told so."""
+        """All jobs one step on; those that are finished have their answer."""
 
     @abstractmethod
     def remove(self, jobs: Sequence[Job]) -> None: ...

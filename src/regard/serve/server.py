@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from regard.serve.trace_cache import CorpusStore
 
 HOST = "127.0.0.1"
-DRAIN_SECONDS = 0.5  # for requests that are on their way when the API is told to end
+DRAIN_SECONDS = 0.5  # for requests that are on their way when the API is to end
 GC_THRESHOLD = 50_000  # as of a process that lives long; at its start the command line looks for garbage less often
 
 
 def open_socket(port: int, host: str = HOST) -> socket.socket:
-    """A listening socket, on 127.0.0.1 unless told otherwise; port 0 picks any free port."""
+    """A listening socket, on 127.0.0.1 unless another host is given; port 0 picks any free port."""
     # asyncio sets TCP_NODELAY only if the protocol of the socket is IPPROTO_TCP
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -106,8 +106,8 @@ class EvaluationContext(ABC):
 
 @dataclass(frozen=True)
 class SlidingWindows(EvaluationContext):
-    """See `data.lm_blocks.sliding_windows`. With stride = length these are blocks side by side, told from 1 token to
-    all."""
+    """See `data.lm_blocks.sliding_windows`. With stride = length these are blocks side by side, predicted from
+    1 token to all."""
 
     length: int
     stride: int
