@@ -196,7 +196,7 @@ def test_the_first_screen_says_what_one_cell_means_in_sixty_words_and_leads_on(v
     view = page.locator("regard-start")
     assert (
         view.locator(".lead").inner_text()
-        == f"To write chat, this head gave {100 * weight:.3g} % of its attention to black."
+        == f"After le, to write chat, this head gave {100 * weight:.3g} % of its attention to black."
     )
     assert float(view.locator(".lead data").get_attribute("value") or 0) == pytest.approx(100 * weight, rel=1e-6)
     text = page.evaluate(WORDS)

@@ -62,14 +62,16 @@ class Start extends View {
     const weight = values ? values[i * columns + j] : weights[at];
     const share = h.strong(figure(100 * weight, 3), " %");
     const writes = site.queries === "written" && trace.axes.written;
+    // some heads attend to what is written next, some to the source of the token before it
+    const before = rows === shape[0] && i > 0 ? ["After ", token(names.down[i - 1]), ", to write "] : ["To write "];
     replace(
       this.#title,
-      writes ? ["To write ", query(), ", this head gave ", share, " of its attention to ", key(), "."] : [query(), " gives ", share, " of its attention to ", key(), "."],
+      writes ? [...before, query(), ", this head gave ", share, " of its attention to ", key(), "."] : [query(), " gives ", share, " of its attention to ", key(), "."],
     );
     this.#heat.point([i, j]);
     this.#heat.tell(this.#title.textContent, `${site.name}, head ${this.now.head}. `);
     const [x, y, w, high] = cellBox(this.plot, i, j);
-    replace(this.#row, "← what ", query(), " attends to");
+    replace(this.#row, "← attention of ", query());
     replace(this.#column, "↑ what attends to ", key());
     this.#row.hidden = !this.beside;
     for (const [node, left, top] of [[this.#row, this.plot.left + this.plot.width + 10, y + high / 2 - 11], [this.#column, x + w / 2 - 5, this.plot.top + this.plot.height + 6]]) {
