@@ -27,7 +27,7 @@ rectangle of queries and keys, a warp's threads different keys. Triton lays a ti
 times `unit`, which is 1 without the compiler knowing, makes that threads along the first axis, warps along the second,
 and the rest within a thread.
 
-Gradients of the scores: e^{2a}, b and g = ∂L/∂s in, Σ g (r − r²) over each side out. With r = 1/(1 + e^{2a} e^{2b}),
+Gradients of the scores, of e^{2a}, b and g = ∂L/∂s: Σ g (r − r²) over each side. With r = 1/(1 + e^{2a} e^{2b}),
 one r serves a, b and v: seven instructions a triple (r, two of which share a reciprocal, r − r², and a multiply-add
 into each of the three sums).
 
