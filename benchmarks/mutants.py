@@ -191,6 +191,7 @@ OPTIONS = [
 # imported once; every run is a fork of a process that has them, and loads our own code and tests anew
 PRELOADED = ["torch._dynamo", "torch.distributed.tensor", "hypothesis", "einops", "jaxtyping", "beartype", "pytest"]
 WORKERS = 2
+PATIENCE = 240.0  # seconds of a run of tests, after which the error has been noticed: with it they never end
 
 
 @dataclass(frozen=True)
@@ -326,7 +327,10 @@ def first_failure(mutant: Mutant | None, folder: Path, tests: list[str]) -> str 
     """The first test that fails on the copy, by name."""
     run = get_context("forkserver").Process(target=run_tests, args=(folder, tests))
     run.start()
-    run.join()
+    run.join(PATIENCE)
+    if run.exitcode is None:
+        run.kill()
+        return f"{Path(tests[0]).name}::no end within {PATIENCE:.0f} s"
     if run.exitcode == 0:
         return None
     report = folder / "report.xml"

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from time import monotonic, sleep
 from typing import Any
 from urllib.request import Request as URLRequest
@@ -29,7 +29,6 @@ from starlette.testclient import TestClient
 
 from regard.data.graphs import write_graph
 from regard.decode import Beam, Greedy, prepare, translate
-from regard.decode.search import DecodingRequest
 from regard.decode.text_generation import ContinuousGeneration, GeneratedToken, TextRequest, generate
 from regard.decode.translation import translate_texts
 from regard.interop import export
@@ -45,6 +44,7 @@ from regard.serve.scheduler import (
     Metrics,
     RunningBatch,
     Scheduler,
+    SearchJob,
     SearchPool,
 )
 from regard.serve.standard_routes import completion_parts, longest_beginning
@@ -139,11 +139,14 @@ def test_documents_of_all_clients_wait_in_one_queue_however_few_threads_there_ar
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="forked processes")
 
 
-def idle_processes(api: Api) -> list[int]:
+def pool_of(api: Api) -> SearchPool:
     (served,) = api.models.values()
-    pool = getattr(served.joins, "__self__", None)
-    assert isinstance(pool, SearchPool)
-    return [one.process.pid or 0 for one in pool.idle]
+    assert served.pool is not None
+    return served.pool
+
+
+def search_processes(api: Api) -> list[int]:
+    return [one.process.pid or 0 for one in pool_of(api).processes]
 
 
 def is_running(process: int) -> bool:
@@ -155,7 +158,7 @@ def test_searches_in_processes_give_what_the_command_line_gives(models):
     limits = ApiLimits(workers=2, processes=True)
     api, texts = Api(ModelStore.from_models({"t": models["translate"]}), limits=limits), [CAT, "the cat", "a dog"]
     wanted = translate_texts(models["translate"], texts, CLI_SEARCH)
-    processes = idle_processes(api)
+    processes = search_processes(api)
     assert len(processes) == 2
 
     def ask(text: str) -> str:
@@ -163,14 +166,69 @@ def test_searches_in_processes_give_what_the_command_line_gives(models):
 
     with client_of_api(api) as client, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, texts * 8)) == wanted * 8
-        assert {*idle_processes(api)} == {*processes}  # all of them are free again
+        assert pool_of(api).jobs == []
         os.kill(processes[0], signal.SIGTERM)  # meant for the server: a search goes on
         os.kill(processes[1], signal.SIGKILL)
         while is_running(processes[1]):
             sleep(0.01)
         assert list(pool.map(ask, texts * 2)) == wanted * 2
-        assert is_running(processes[0])
-        assert idle_processes(api) == processes[:1]
+        assert search_processes(api) == processes[:1]
+        os.kill(processes[0], signal.SIGKILL)
+        while is_running(processes[0]):
+            sleep(0.01)
+        assert list(pool.map(ask, texts * 2)) == wanted * 2  # by the workers
+        assert search_processes(api) == []
+
+
+@LINUX
+def test_who_waits_for_a_process_that_dies_is_answered(models):
+    """Those it has fail; those that wait for room in it go to the workers."""
+    limits = ApiLimits(workers=1, processes=True, batch_tokens=1)
+    api = Api(ModelStore.from_models({"t": models["translate"]}), limits=limits)
+    (wanted,) = translate_texts(models["translate"], ["the cat"], CLI_SEARCH)
+    (process,) = search_processes(api)
+
+    def ask(text: str) -> Any:
+        return client.post("/translate", json={"q": text, "source": "en", "target": "fr"})
+
+    with client_of_api(api) as client, ThreadPoolExecutor(3) as pool:
+        os.kill(process, signal.SIGSTOP)
+        answers = [pool.submit(ask, "the cat") for _ in range(3)]
+        while len(pool_of(api).waiting) < 2:
+            sleep(0.01)
+        os.kill(process, signal.SIGKILL)
+        found = [one.result() for one in answers]
+    assert sorted(one.status_code for one in found) == [200, 200, 500]
+    assert [one.json()["translatedText"] for one in found if one.status_code == 200] == [wanted] * 2
+
+
+@LINUX
+def test_a_sentence_that_is_cancelled_or_late_leaves_its_process_at_once(models):
+    search = {"source": (5, 6), "prefix": (), "beam": Beam(2)}
+
+    async def work(scheduler: Scheduler) -> None:
+        pool = SearchPool(prepare(models["translate"].model), 1, scheduler)
+        (process,) = pool.processes
+        os.kill(process.process.pid or 0, signal.SIGSTOP)  # none of them is found meanwhile
+        kept, gone, late, waiting = [
+            pool.job("k", SearchJob(**search), monotonic() + seconds) for seconds in (60.0, 60.0, 0.05, 60.0)
+        ]
+        scheduler.max_tokens = sum(job.tokens for job in (kept, gone, late))
+        scheduler.submit([kept, gone, late, waiting])
+        assert [*process.jobs.values()] == [kept, gone, late]
+        assert (scheduler.count_running(), scheduler.count_waiting()) == (3, 1)
+        scheduler.cancel([gone])
+        assert [*process.jobs.values()] == [kept, late, waiting]  # its place is taken
+        await asyncio.sleep(0.06)
+        os.kill(process.process.pid or 0, signal.SIGCONT)
+        for job, status in ((gone, 499), (late, 408)):
+            with pytest.raises(ValueError) as refused:  # noqa: PT011
+                await asyncio.wait_for(job.future, 5)
+            assert refused.value.status == status  # type: ignore[attr-defined]
+        assert await kept.future == await waiting.future
+        assert process.jobs == {}
+
+    scheduled(work)
 
 
 @LINUX
@@ -178,12 +236,12 @@ def test_a_model_that_is_loaded_again_has_processes_of_its_own(models, tmp_path)
     models["translate"].save(tmp_path / "t")
     limits = ApiLimits(workers=1, processes=True)
     api = Api(ModelStore.from_folders([tmp_path / "t"]), limits=limits, keys=[KEY])
-    (before,) = idle_processes(api)
+    (before,) = search_processes(api)
     with client_of_api(api) as client:
         key, asked = {"X-API-Key": KEY}, {"q": CAT, "source": "en", "target": "fr"}
         first = client.post("/translate", json=asked, headers=key).json()
         assert client.post("/admin/reload", headers=key).status_code == 200
-        (after,) = idle_processes(api)
+        (after,) = search_processes(api)
         assert client.post("/translate", json=asked, headers=key).json() == first
     patience = monotonic() + 20
     while is_running(before) and monotonic() < patience:  # it ends with the last who hold the old model
@@ -195,18 +253,19 @@ def test_a_model_that_is_loaded_again_has_processes_of_its_own(models, tmp_path)
 
 @LINUX
 def test_what_a_search_process_raises_is_raised_here(models):
-    pool = SearchPool(prepare(models["translate"].model), 1)
-    search = pool.begin(Beam(2))
-    with pytest.raises(ValueError, match="token 1000000 is not in the vocabulary"):
-        search.add([DecodingRequest((5,), (10**6,))])
-    search.close()
-    search = pool.begin(Beam(2))
-    search.add([DecodingRequest((5,), index=7)])
-    found = {}
-    while not found:
-        found = search.step()
-    ((expected,),) = translate(prepare(models["translate"].model), [(5,)], Beam(2))
-    assert [one.ids for one in found[7]] == [expected.ids]
+    async def work(scheduler: Scheduler) -> Any:
+        pool = SearchPool(prepare(models["translate"].model), 1, scheduler)
+        given = [SearchJob((5,), (10**6,), Beam(2)), SearchJob((5,), (), Beam(2)), SearchJob((5,), (), Beam(3))]
+        jobs = [pool.job("k", one, monotonic() + 60) for one in given]
+        scheduler.submit(jobs[:1])
+        with pytest.raises(ValueError, match="token 1000000 is not in the vocabulary"):
+            await jobs[0].future
+        scheduler.submit(jobs[1:])  # with beams of two sizes, side by side
+        return [await job.future for job in jobs[1:]]
+
+    found = scheduled(work)
+    for beam, one in zip((Beam(2), Beam(3)), found, strict=True):
+        assert [one] == translate(prepare(models["translate"].model), [(5,)], beam)
 
 
 def test_a_form_is_read_as_libretranslates_clients_send_it(client):
@@ -542,7 +601,7 @@ def scheduled(work: Any, **how: Any) -> Any:
         try:
             return await work(scheduler)
         finally:
-            await asyncio.to_thread(scheduler.close)
+            await scheduler.close()
 
     return asyncio.run(run())
 
@@ -650,15 +709,14 @@ def test_what_was_accepted_is_finished_before_the_end():
         free = Event()
         jobs = [job_of(lambda: SlowBatch(free)) for _ in range(4)]
         scheduler.submit(jobs)
-        closing = Thread(target=scheduler.close)
-        closing.start()
+        closing = asyncio.ensure_future(scheduler.close())
         while not scheduler.closing:
             await asyncio.sleep(0.001)
         with pytest.raises(ValueError, match="shutting down"):
             scheduler.submit([job_of(lambda: SlowBatch(free))])
         free.set()
         found.extend(await asyncio.gather(*(job.future for job in jobs)))
-        await asyncio.to_thread(closing.join)
+        await closing
 
     scheduled(work)
     assert len(found) == 4

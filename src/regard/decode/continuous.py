@@ -96,9 +96,6 @@ class ContinuousBeamSearch:
         with torch.inference_mode():
             self.keep(rows_that_stay([request.index in indices for request in self.requests]))
 
-    def close(self) -> None:
-        """Nothing to give back: memory goes with the search."""
-
     # --- rows ---
 
     def keep(self, rows: Sequence[int]) -> None:

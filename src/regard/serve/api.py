@@ -56,14 +56,13 @@ from regard.see.trace import Trace, select_initial, trace_model
 from regard.serve.encoding import RequestError, encode_json
 from regard.serve.model_store import ModelStore, describe_model, readable_file
 from regard.serve.scheduler import (
-    BeamBatch,
     CallBatch,
     GenerationBatch,
     GenerationJob,
     Job,
     Metrics,
-    RunningSearch,
     Scheduler,
+    SearchJob,
     SearchPool,
 )
 from regard.serve.security import HOSTS, BodyBudget, HTTPMiddleware
@@ -119,7 +118,7 @@ class ServedModel:
         task_model: for traces, and for verbs that batch their inputs themselves.
         model: prepared for decoding, where it translates or generates.
         search: of sentences that came together; None where nothing is translated.
-        joins: begins a search that sentences may join; None where they cannot.
+        pool: of searches that sentences may join at any step; None where they cannot.
     """
 
     name: str
@@ -128,14 +127,19 @@ class ServedModel:
     folder: Path | None
     model: Any
     search: BatchSearch | None
-    joins: Callable[[Beam], RunningSearch] | None
+    pool: SearchPool | None
     version: int
 
     @staticmethod
     def of(
-        name: str, task_model: Any, folder: Path | None, precision: str, exported: Path | None, processes: int = 0
+        name: str,
+        task_model: Any,
+        folder: Path | None,
+        precision: str,
+        exported: Path | None,
+        pool_of: Callable[[Transformer], SearchPool],
     ) -> "ServedModel":
-        task, model, search, joins = get_task(task_model.settings.task), None, None, None
+        task, model, search, pool = get_task(task_model.settings.task), None, None, None
         if task.batching == "generation" and exported is None:
             # a CPU gains little from another copy of the weights, unless it is a smaller one
             plain = precision == "float32" and task_model.model.embedding.weight.device.type == "cpu"
@@ -150,8 +154,8 @@ class ServedModel:
             model = prepare(task_model.model, precision)
             search = partial(search_batch, model, task_model.target.first_ids)
             if isinstance(model, Transformer) and model.embeddings.bias.device.type == "cpu":
-                joins = SearchPool(model, processes).begin
-        return ServedModel(name, task, task_model, folder, model, search, joins, next(VERSIONS))
+                pool = pool_of(model)
+        return ServedModel(name, task, task_model, folder, model, search, pool, next(VERSIONS))
 
     def card(self) -> dict[str, Any]:
         found = {
@@ -202,7 +206,8 @@ class Api:
         decodes = task.batching == "search" or (task.batching == "generation" and not quantize.objections(model.model))
         precision = self.precision if decodes or len(self.store.entries) == 1 else "float32"
         processes = len(self.scheduler.workers) if self.limits.processes else 0
-        return ServedModel.of(name, model, entry.folder, precision, self.exported, processes)
+        pool_of = partial(SearchPool, processes=processes, scheduler=self.scheduler)
+        return ServedModel.of(name, model, entry.folder, precision, self.exported, pool_of)
 
     async def reload(self) -> list[str]:
         """Every model from its folder again; what was accepted before ends with the model it began with."""
@@ -283,13 +288,12 @@ class Api:
             if not source:
                 found.append(None)
                 continue
-            begin, tokens = served.joins, (len(source) + 1) * beam.size
-            if begin is None or objections(served.model, beam, [DecodingRequest(source)], Constraints()):
-                batch = partial(CallBatch, partial(search, beam))
+            if served.pool is None or objections(served.model, beam, [DecodingRequest(source)], Constraints()):
+                batch, tokens = partial(CallBatch, partial(search, beam)), (len(source) + 1) * beam.size
                 found.append(self.job((served.version, beam, "alone"), batch, [source], tokens))
             else:
-                batch = partial(BeamBatch, partial(begin, beam), self.metrics)
-                found.append(self.job((served.version, beam, "joins"), batch, (source, prefix), tokens))
+                key, given = (served.version, beam, "joins"), SearchJob(source, prefix, beam)
+                found.append(served.pool.job(key, given, monotonic() + self.limits.timeout))
         return found
 
     async def translate(
@@ -749,7 +753,7 @@ def create_api(
             if page is not None:
                 await stack.enter_async_context(page.router.lifespan_context(page))
             yield
-        await asyncio.to_thread(api.scheduler.close)
+        await api.scheduler.close()
 
     errors = (RequestError, ValueError, RequestValidationError, HTTPException, Exception)
     app = FastAPI(

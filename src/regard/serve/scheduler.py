@@ -1,9 +1,9 @@
 """Scheduler: continuous batching: the jobs of all clients advance together, step by step, within a token budget.
 
 A worker is a thread with one core. At every step it takes waiting jobs as far as its budget goes, they join the batch
-of their key, all batches advance by one step, and what is finished, cancelled or late leaves at once. Where there are
-search processes, a worker's beam search runs in one of them: threads that compute beside each other wait for Python's
-lock at each of the thousand small operations of a step.
+of their key, all batches advance by one step, and what is finished, cancelled or late leaves at once. Beam searches
+run in processes of their own, where they can: threads that compute beside each other wait for Python's lock at each of
+the thousand small operations of a step.
 Metrics (Prometheus) and logs (a JSON line for every request) say how it goes.
 """
 
@@ -17,17 +17,19 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
-from threading import Condition, Lock, Thread
+from threading import Condition, Thread
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -66,6 +68,10 @@ class Metrics:
         self.cancelled = Counter("regard_cancelled", "Requests whose client has gone.", registry=self.registry)
         self.reloads = Counter("regard_reloads", "Models loaded again.", ["outcome"], registry=self.registry)
 
+    def count_search(self, given: "SearchJob", found: Sequence[Hypothesis]) -> None:
+        self.tokens.labels("read").inc(len(given.source) + 1)
+        self.tokens.labels("written").inc(len(found[0].scores))
+
     def exposition(self) -> bytes:
         return generate_latest(self.registry)
 
@@ -95,6 +101,12 @@ def log_json(level: int = logging.INFO) -> None:
         logger.setLevel(level)
 
 
+def log_error(error: Exception) -> None:
+    """Ours alone, not a client's."""
+    if not isinstance(error, ValueError):
+        logging.getLogger("regard").error("error in a batch", exc_info=error)
+
+
 START_SECONDS = 20.0  # for a forked process to answer
 ARENAS = 4  # of malloc: the event loop's, and the workers'
 END = object()
@@ -111,10 +123,21 @@ class Job:
         given: what the batch reads.
         tokens: its share of the budget.
         deadline: by `time.monotonic`.
+        pool: the processes that take it instead of a worker, as long as there are any; `given` is a `SearchJob` then.
     """
 
-    def __init__(self, key: Hashable, batch: "Callable[[], RunningBatch]", given: Any, *, tokens: int, deadline: float):
-        self.key, self.batch, self.given, self.tokens, self.deadline = key, batch, given, tokens, deadline
+    def __init__(
+        self,
+        key: Hashable,
+        batch: "Callable[[], RunningBatch]",
+        given: Any,
+        *,
+        tokens: int,
+        deadline: float,
+        pool: "SearchPool | None" = None,
+    ):
+        self.key, self.batch, self.given = key, batch, given
+        self.tokens, self.deadline, self.pool = tokens, deadline, pool
         self.index, self.cancelled = next(NUMBERS), False
         self.loop, self.future, self.parts = asyncio.get_running_loop(), asyncio.Future(), asyncio.Queue()
 
@@ -171,41 +194,31 @@ class RunningBatch(ABC):
     @abstractmethod
     def remove(self, jobs: Sequence[Job]) -> None: ...
 
-    def close(self) -> None:
-        """It is used no more."""
-        return
 
+@dataclass(frozen=True)
+class SearchJob:
+    """What the job of a sentence gives: its tokens, those that its translation begins with, and how it is searched."""
 
-class RunningSearch(Protocol):
-    """A beam search that sentences join and leave at any step: here, or in a process of its own."""
-
-    def add(self, requests: Sequence[DecodingRequest], /) -> None: ...
-    def step(self) -> dict[int, list[Hypothesis]]: ...
-    def remove(self, indices: Collection[int], /) -> None: ...
-    def close(self) -> None: ...
+    source: tuple[int, ...]
+    prefix: tuple[int, ...]
+    beam: Beam
 
 
 class BeamBatch(RunningBatch):
-    """Beam search over sentences of different ages; a job's `given` is its source and forced prefix.
+    """Beam search over sentences of different ages, in a worker's thread."""
 
-    Args:
-        search: begins the search.
-    """
-
-    def __init__(self, search: Callable[[], RunningSearch], metrics: Metrics):
-        self.search, self.jobs, self.metrics = search(), dict[int, Job](), metrics
+    def __init__(self, model: Transformer, beam: Beam, metrics: Metrics):
+        self.search, self.jobs, self.metrics = ContinuousBeamSearch(model, beam), dict[int, Job](), metrics
 
     def add(self, jobs):
         self.jobs |= {job.index: job for job in jobs}
-        requests = [DecodingRequest(*job.given, index=job.index) for job in jobs]
-        self.search.add(requests)
-        self.metrics.tokens.labels("read").inc(sum(len(one.source) + 1 for one in requests))
+        self.search.add([DecodingRequest(job.given.source, job.given.prefix, job.index) for job in jobs])
 
     def step(self):
         done = []
         for index, found in self.search.step().items():
             done.append(self.jobs.pop(index))
-            self.metrics.tokens.labels("written").inc(len(found[0].scores))
+            self.metrics.count_search(done[-1].given, found)
             done[-1].finish(found)
         return done
 
@@ -214,17 +227,15 @@ class BeamBatch(RunningBatch):
         for job in jobs:
             del self.jobs[job.index]
 
-    def close(self):
-        self.search.close()
-
 
 # --- searches in processes of their own ---
 
 
 class SearchProcess:
-    """A forked process with the model, whose weights it shares; it runs one beam search at a time."""
+    """A forked process with the model, whose weights it shares, and the jobs that it has now."""
 
     def __init__(self, model: Transformer):
+        self.jobs = dict[int, Job]()
         context = get_context("fork")
         self.pipe, there = context.Pipe()
         self.process = context.Process(target=run_searches, args=(there, model), name="regard search", daemon=True)
@@ -239,41 +250,198 @@ class SearchProcess:
             raise OSError(f"a search process does not answer within {START_SECONDS:.0f} s")
         self.pipe.recv()
 
-    def ask(self, method: str, *given: Any) -> Any:
-        """What this method of the search returns; or what it raises."""
-        try:
+    @property
+    def tokens(self) -> int:
+        return sum(job.tokens for job in self.jobs.values())
+
+    def send(self, method: str, given: Any) -> None:
+        with suppress(OSError):  # it has died, and reading from it says so
             self.pipe.send((method, given))
-            found, error = self.pipe.recv()
-        except (EOFError, OSError) as gone:
-            raise RuntimeError(f"a search process has ended (exit code {self.process.exitcode})") from gone
-        if error is not None:
-            raise error
+
+    def receive(self) -> tuple[dict[int, Any], list[int]]:
+        """The hypotheses of jobs that have ended, or their error; and how many sentences were in each step since."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            gone = RuntimeError(f"a search process has ended (exit code {self.process.exitcode})")
+            return dict.fromkeys(self.jobs, gone), []
+
+
+class SearchPool:
+    """The search processes of one model. The event loop hands them sentences and reads what they found by itself: a
+    thread between them would wait for Python's lock, step by step.
+
+    Where no process can be forked, or all have died, workers take the jobs.
+    """
+
+    def __init__(self, model: Transformer, processes: int, scheduler: "Scheduler"):
+        self.model, self.scheduler = model, scheduler
+        self.waiting, self.processes = deque[Job](), list[SearchProcess]()
+        if sys.platform == "linux":
+            self.processes += [SearchProcess(model) for _ in range(processes)]
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [*self.waiting, *(job for process in self.processes for job in process.jobs.values())]
+
+    # --- on the event loop ---
+
+    def job(self, key: Hashable, given: SearchJob, deadline: float) -> Job:
+        batch = partial(BeamBatch, self.model, given.beam, self.scheduler.metrics)
+        tokens = (len(given.source) + 1) * given.beam.size
+        return Job(key, batch, given, tokens=tokens, deadline=deadline, pool=self)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Each to the process with the fewest tokens, as far as its budget goes."""
+        self.waiting += jobs
+        self.processes = [one for one in self.processes if one.jobs or one.process.is_alive()]
+        if not self.processes:
+            self.scheduler.enqueue(self.waiting)
+            self.waiting = deque()
+        now, taken = monotonic(), dict[SearchProcess, list[Job]]()
+        while self.waiting:
+            process = min(self.processes, key=lambda one: one.tokens)
+            if process.jobs and process.tokens + self.waiting[0].tokens > self.scheduler.max_tokens:
+                break
+            job = self.waiting.popleft()
+            if why := job.objection(now):
+                job.settle(None, why)
+                continue
+            if not process.jobs:
+                job.loop.add_reader(process.pipe.fileno(), self.receive, process, job.loop)
+            process.jobs[job.index] = job
+            taken.setdefault(process, []).append(job)
+        for process, some in taken.items():
+            process.send("add", [(job.index, job.given, job.deadline) for job in some])
+
+    def receive(self, process: SearchProcess, loop: asyncio.AbstractEventLoop) -> None:
+        """Settles the jobs that have ended; then others have room."""
+        ended, sizes = process.receive()
+        metrics = self.scheduler.metrics
+        for size in sizes:
+            metrics.batch_size.observe(size)
+        for index, found in ended.items():
+            if (job := process.jobs.pop(index, None)) is None:  # it was cancelled meanwhile
+                continue
+            if isinstance(found, Exception):
+                log_error(found)
+                job.settle(None, found)
+            else:
+                metrics.count_search(job.given, found)
+                job.settle(found, None)
+        if not process.jobs:
+            loop.remove_reader(process.pipe.fileno())
+        self.submit([])
+
+    def cancel(self) -> None:
+        """What was cancelled leaves."""
+        for job in [one for one in self.waiting if one.cancelled]:
+            self.waiting.remove(job)
+            job.settle(None, job.objection(0))
+        for process in self.processes:
+            if gone := [index for index, job in process.jobs.items() if job.cancelled]:
+                process.send("remove", gone)
+                loop = process.jobs[gone[0]].loop
+                for job in map(process.jobs.pop, gone):
+                    job.settle(None, job.objection(0))
+                if not process.jobs:
+                    loop.remove_reader(process.pipe.fileno())
+        self.submit([])
+
+
+class RunningSearches:
+    """What a search process runs: a beam search for each kind of beam, which sentences join and leave at any step.
+
+    Args:
+        ended: hypotheses or an error for every sentence that is done and was not reported.
+        sizes: how many sentences each step had since the last report.
+    """
+
+    def __init__(self, model: Transformer):
+        self.model, self.searches = model, dict[Beam, ContinuousBeamSearch]()
+        self.deadlines, self.ended, self.sizes = dict[int, float](), dict[int, Any](), list[int]()
+
+    def add(self, jobs: Iterable[tuple[int, SearchJob, float]]) -> None:
+        by_beam = dict[Beam, list[DecodingRequest]]()
+        for index, given, deadline in jobs:
+            self.deadlines[index] = deadline
+            try:
+                request = DecodingRequest(given.source, given.prefix, index)
+                by_beam.setdefault(given.beam, []).append(request)
+            except ValueError as error:
+                self.fail([index], error)
+        for beam, requests in by_beam.items():
+            search = self.searches.get(beam) or ContinuousBeamSearch(self.model, beam)
+            try:
+                search.add(requests)
+                self.searches[beam] = search
+            except Exception as error:
+                self.fail([one.index for one in requests], error)
+
+    def remove(self, indices: Collection[int]) -> None:
+        for beam, search in [*self.searches.items()]:
+            if any(one.index in indices for one in search.requests):
+                search.remove(indices)
+            if not search.requests:
+                del self.searches[beam]
+        for index in indices:
+            self.deadlines.pop(index, None)
+
+    def step(self) -> None:
+        now = monotonic()
+        if late := [index for index, deadline in self.deadlines.items() if now > deadline]:
+            self.remove(late)
+            self.fail(late, RequestError(PAST_DEADLINE, 408))
+        for beam, search in [*self.searches.items()]:
+            self.sizes.append(len(search.requests))
+            try:
+                found = search.step()
+            except Exception as error:  # what is left of the search is in no known state
+                self.fail([one.index for one in self.searches.pop(beam).requests], error)
+                continue
+            self.ended |= found
+            for index in found:
+                del self.deadlines[index]
+            if not search.requests:
+                del self.searches[beam]
+
+    def fail(self, indices: Sequence[int], error: Exception) -> None:
+        if not isinstance(error, RequestError):  # not all errors can be sent
+            error = ValueError(str(error)) if isinstance(error, ValueError) else RuntimeError(repr(error))
+        self.ended |= dict.fromkeys(indices, error)
+        for index in indices:
+            self.deadlines.pop(index, None)
+
+    def report(self) -> tuple[dict[int, Any], list[int]]:
+        found, self.ended, self.sizes = (self.ended, self.sizes), {}, []
         return found
 
 
 def run_searches(pipe: Connection, model: Transformer) -> None:
-    """The process: one call after the other, until nobody holds the other end of the pipe."""
+    """The process: step after step while it has sentences, until nobody holds the other end of the pipe."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the server, which lets searches end
         signal.signal(number, signal.SIG_IGN)
     close_files_but(pipe.fileno())
     gc.freeze()  # to look for garbage among what both have would copy it
     torch.set_num_threads(1)
-    pipe.send(None)
-    search: Any = None
-    while True:
-        try:
-            method, given = pipe.recv()
-        except (EOFError, OSError):
-            os._exit(0)  # what a forked process inherited is not its own to clean up
-        try:
-            if method == "begin":
-                search = ContinuousBeamSearch(model, *given)
-            answer = None if method == "begin" else getattr(search, method)(*given), None
-        except ValueError as error:
-            answer = None, ValueError(str(error))
-        except Exception as error:  # not all errors can be sent
-            answer = None, RuntimeError(f"{type(error).__name__}: {error}")
-        pipe.send(answer)
+    running = RunningSearches(model)
+    try:
+        pipe.send(None)
+        while True:
+            added = dict[int, tuple[int, SearchJob, float]]()
+            while not (running.searches or running.ended or added) or pipe.poll():
+                method, given = pipe.recv()
+                if method == "add":
+                    added |= {one[0]: one for one in given}
+                else:
+                    running.remove([index for index in given if added.pop(index, None) is None])
+            running.add(added.values())
+            running.step()
+            if running.ended:
+                pipe.send(running.report())
+    except (EOFError, OSError):
+        os._exit(0)  # what a forked process inherited is not its own to clean up
 
 
 def close_files_but(kept: int) -> None:
@@ -284,46 +452,7 @@ def close_files_but(kept: int) -> None:
                 os.close(number)
 
 
-class SearchPool:
-    """The search processes of one model, one for each worker.
-
-    Searches beyond them, or after a process has died, run in the worker's own thread.
-    """
-
-    def __init__(self, model: Transformer, processes: int):
-        self.model, self.lock, self.idle = model, Lock(), list[SearchProcess]()
-        if sys.platform == "linux":
-            self.idle += [SearchProcess(model) for _ in range(processes)]
-
-    def begin(self, beam: Beam) -> RunningSearch:
-        with self.lock:
-            self.idle = [one for one in self.idle if one.process.is_alive()]
-            process = self.idle.pop() if self.idle else None
-        return ContinuousBeamSearch(self.model, beam) if process is None else ProcessSearch(self, process, beam)
-
-    def give_back(self, process: SearchProcess) -> None:
-        with self.lock:
-            self.idle.append(process)
-
-
-class ProcessSearch:
-    """The search that a process runs, which goes back to its pool at the end."""
-
-    def __init__(self, pool: SearchPool, process: SearchProcess, beam: Beam):
-        self.pool, self.process = pool, process
-        process.ask("begin", beam)
-
-    def add(self, requests: Sequence[DecodingRequest]) -> None:
-        self.process.ask("add", requests)
-
-    def step(self) -> dict[int, list[Hypothesis]]:
-        return self.process.ask("step")
-
-    def remove(self, indices: Collection[int]) -> None:
-        self.process.ask("remove", indices)
-
-    def close(self) -> None:
-        self.pool.give_back(self.process)
+# --- calls and texts ---
 
 
 class CallBatch(RunningBatch):
@@ -460,7 +589,7 @@ class Worker:
         self.jobs = [job for job in self.jobs if job not in gone]
         keys = {job.key for job in self.jobs}
         for key in self.batches.keys() - keys:
-            self.batches.pop(key).close()
+            del self.batches[key]
 
 
 class Scheduler:
@@ -474,7 +603,10 @@ class Scheduler:
 
     def __init__(self, metrics: Metrics, *, workers: int, max_waiting: int, max_tokens: int):
         self.metrics, self.max_waiting, self.max_tokens = metrics, max_waiting, max_tokens
-        self.waiting, self.changed, self.closing = deque[Job](), Condition(), False
+        self.waiting, self.changed, self.closing, self.ending = deque[Job](), Condition(), False, False
+        self.pools: WeakSet[SearchPool] = WeakSet()  # those that had jobs
+        metrics.waiting.set_function(self.count_waiting)
+        metrics.running.set_function(self.count_running)
         self.workers = [Worker() for _ in range(workers)]
         limit_arenas(ARENAS)
 
@@ -486,31 +618,50 @@ class Scheduler:
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """All of them, or none if too many wait."""
+        if self.closing:
+            raise RequestError("the server is shutting down; ask another one", 503)
+        if self.count_waiting() + len(jobs) > self.max_waiting:
+            self.metrics.rejected.inc()
+            raise RequestError("too many requests; retry in a moment", 429)
+        for pool in {job.pool for job in jobs if job.pool is not None}:
+            self.pools.add(pool)
+            pool.submit([job for job in jobs if job.pool is pool])
+        if own := [job for job in jobs if job.pool is None]:
+            self.enqueue(own)
+
+    def enqueue(self, jobs: Iterable[Job]) -> None:
+        """For the workers."""
         with self.changed:
-            if self.closing:
-                raise RequestError("the server is shutting down; ask another one", 503)
-            if len(self.waiting) + len(jobs) > self.max_waiting:
-                self.metrics.rejected.inc()
-                raise RequestError("too many requests; retry in a moment", 429)
             self.waiting += jobs
-            self.metrics.waiting.set(len(self.waiting))
             self.changed.notify_all()
+
+    def count_waiting(self) -> int:
+        return len(self.waiting) + sum(len(pool.waiting) for pool in self.pools)
+
+    def count_running(self) -> int:
+        pooled = sum(len(pool.jobs) - len(pool.waiting) for pool in self.pools)
+        return pooled + sum(len(worker.jobs) for worker in self.workers)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """They leave at the next step."""
         for job in jobs:
             job.cancelled = True
+        for pool in {job.pool for job in jobs if job.pool is not None}:
+            pool.cancel()
         with self.changed:
             self.changed.notify_all()
 
-    def close(self) -> None:
-        """Workers end when nothing waits or runs any more."""
+    async def close(self) -> None:
+        """Ends when nothing waits or runs any more."""
+        self.closing = True
+        for pool in [*self.pools]:
+            await asyncio.gather(*(job.future for job in pool.jobs), return_exceptions=True)
         with self.changed:
-            self.closing = True
+            self.ending = True
             self.changed.notify_all()
         for worker in self.workers:
             if worker.thread is not None:
-                worker.thread.join()
+                await asyncio.to_thread(worker.thread.join)
 
     # --- on a worker ---
 
@@ -524,9 +675,8 @@ class Scheduler:
     def take(self, worker: Worker) -> list[Job] | None:
         """The jobs that join at the next step: the worker's share of all; None at the end."""
         with self.changed:
-            self.metrics.running.set(sum(len(one.jobs) for one in self.workers))
             while not self.waiting and not worker.jobs:
-                if self.closing:
+                if self.ending:
                     return None
                 self.changed.wait()
             taken, running = list[Job](), worker.tokens
@@ -539,7 +689,6 @@ class Scheduler:
                 taken.append(self.waiting.popleft())
                 running += taken[-1].tokens
             worker.jobs += taken
-            self.metrics.waiting.set(len(self.waiting))
             return taken
 
     def admit(self, worker: Worker, jobs: Sequence[Job]) -> None:
@@ -567,7 +716,7 @@ class Scheduler:
         try:
             worker.release(batch.step())
         except Exception as error:  # what is left of the batch is in no known state
-            worker.batches.pop(key).close()
+            del worker.batches[key]
             self.drop(worker, None, [(job, error) for job in worker.jobs if job.key == key])
 
     def drop(self, worker: Worker, batch: RunningBatch | None, jobs: Sequence[tuple[Job, Exception]]) -> None:
@@ -577,7 +726,6 @@ class Scheduler:
         if batch is not None:
             batch.remove([job for job, _ in jobs])
         for job, why in jobs:
-            if not isinstance(why, ValueError):
-                logging.getLogger("regard").error("error in a batch", exc_info=why)
+            log_error(why)
             job.fail(why)
         worker.release([job for job, _ in jobs])
