@@ -132,7 +132,7 @@ SUITES: dict[str, Stages] = {
     "serve/": (files("serve", "api"),),
     "decode/kv_cache": (files("decode", "batched_beam", "topk_logprobs"),),
     "decode/quantize": (files("decode", "batched_beam"),),
-    "decode/int8_kernels": (files("decode", "int8_kernels"),),
+    "decode/linear_kernels": (files("decode", "linear_kernels"),),
     "decode/quantized_linear": (files("decode", "topk_logprobs"), files("decode", "batched_beam")),
     "attention/kernels/masked": (files("decode", "kernels"),),
     "attention/backends/masked": (files("attention", "masked"),),

@@ -1023,7 +1023,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("search processes", "who waits for a process that died waits on", "            self.scheduler.enqueue(self.waiting)\n", ""),
         ("search processes", "no token budget", "process.tokens + self.waiting[0].tokens > self.scheduler.max_tokens", "False"),
         ("search processes", "who is cancelled is searched on", 'process.send("remove", gone)', "pass"),
-        ("search processes", "who is cancelled keeps its place", "                    loop.remove_reader(process.pipe.fileno())\n        self.submit([])", "                    loop.remove_reader(process.pipe.fileno())"),
+        ("search processes", "who is cancelled keeps its place", "                    gone[0].loop.remove_reader(process.pipe.fileno())\n        self.submit([])", "                    gone[0].loop.remove_reader(process.pipe.fileno())"),
+        ("search processes", "who has left still counts", "            self.tokens -= job.tokens\n", ""),
         ("search processes", "a deadline is but a wish", "if now > deadline]", "if now > 9 * deadline]"),
         ("search processes", "sentences of all beams are searched with the first's", "search = self.searches.get(beam) or ContinuousBeamSearch(self.model, beam)", "search = next(iter(self.searches.values()), None) or ContinuousBeamSearch(self.model, beam)"),
         ("search processes", "end with the server's own signal", "        signal.signal(number, signal.SIG_IGN)\n", "        signal.signal(number, signal.SIG_DFL)\n"),
@@ -1059,7 +1060,10 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("masked kernel", "weights add up to more than 1", "_mm512_mul_ps(_mm512_loadu_ps(row + j), share)", "_mm512_loadu_ps(row + j)"),
         ("masked kernel", "heads before queries in the result", "((sentence * t + query) * h + head) * d", "((sentence * h + head) * t + query) * d"),
     ],
-    "decode/int8_kernels.c": [
+    "decode/linear_kernels.c": [
+        ("float32 kernels", "the bias of the first columns for all of a tile", "sums[r][c] = _mm512_loadu_ps(bias + 16 * c);", "sums[r][c] = _mm512_loadu_ps(bias);"),
+        ("float32 kernels", "rows of a tile begin a row too early", "float_tile(n, x + r * k, k, weight,", "float_tile(n, x + (r > 0 ? r - 1 : 0) * k, k, weight,"),
+        ("float32 kernels", "a forced token's score is the first of its slice", "best->forced[r] = row[best->must[r] - start];", "best->forced[r] = row[0];"),
         ("int8 kernels", "the zero point is not taken off", "_mm512_sub_epi32(sums[r][c], _mm512_loadu_si512(offset + 16 * c))", "sums[r][c]"),
         ("int8 kernels", "all rows of a tile have the scale of the first", "_mm512_set1_ps(sizes[r])", "_mm512_set1_ps(sizes[0])"),
         ("int8 kernels", "the sum is that of the last slice's largest", "total->sum *= exp(", "(void)exp("),

@@ -27,7 +27,7 @@ from regard.decode import (
 )
 from regard.decode.beam import search_single_threaded
 from regard.decode.beam_decoder import search_by_cores
-from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8KernelLinear, Int8Linear
+from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear, KernelLinear
 from regard.decode.search import make_requests
 from regard.decode.topk import chunked_topk, stable_topk
 from regard.models import ModelConfig, build_model
@@ -345,7 +345,7 @@ def test_a_hook_on_a_swapped_linear_is_called(precision):
     prepared, seen = prepare(model("transformer"), precision), list[tuple[int, ...]]()
     found = translate(prepared, SOURCES, Beam(2, max_length=LIMIT))
     up = assert_is_instance(prepared, Transformer).get_submodule("decoder.0.feed_forward.up")
-    assert isinstance(up, MkldnnLinear | Int8Linear | Int8KernelLinear)
+    assert isinstance(up, MkldnnLinear | Int8Linear | KernelLinear)
     with up.register_forward_hook(lambda module, args, output: seen.append(output.shape)):
         assert translate(prepared, SOURCES, Beam(2, max_length=LIMIT)) == found
     assert seen

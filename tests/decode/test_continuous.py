@@ -20,13 +20,14 @@ SEARCHES = [
 ]
 
 
-def model_of(**changes) -> Transformer:
+def model_of(*, bias: float = 0.0, **changes) -> Transformer:
     torch.manual_seed(0)
     config = ModelConfig(kind="transformer", layers=2, model=12, heads=3, hidden=17, **changes)
     model = build_model(config, VOCABULARY, VOCABULARY).eval()
     assert isinstance(model, Transformer)
     with torch.no_grad():
         model.embeddings.bias[2] = 1.5  # EOS, so that sentences end at different steps
+        model.embeddings.bias[5] += bias
     found = prepare(model)
     assert isinstance(found, Transformer)
     return found
@@ -100,10 +101,7 @@ def test_a_finished_sentence_leaves_at_once_and_nothing_is_kept_at_the_end():
 
 
 def test_a_model_with_weights_that_are_not_finite_is_refused():
-    model = model_of()
-    with torch.no_grad():
-        model.embeddings.bias[5] = torch.nan
-    search = ContinuousBeamSearch(model, Beam(2))
+    search = ContinuousBeamSearch(model_of(bias=torch.nan), Beam(2))
     search.add([DecodingRequest((5, 6))])
     with pytest.raises(ValueError, match="not finite"):
         search.step()

@@ -225,8 +225,9 @@ def test_a_sentence_that_is_cancelled_or_late_leaves_its_process_at_once(models)
             with pytest.raises(ValueError) as refused:  # noqa: PT011
                 await asyncio.wait_for(job.future, 5)
             assert refused.value.status == status  # type: ignore[attr-defined]
-        assert await kept.future == await waiting.future
+        assert await asyncio.wait_for(kept.future, 5) == await asyncio.wait_for(waiting.future, 5)
         assert process.jobs == {}
+        assert process.tokens == 0
 
     scheduled(work)
 
@@ -255,17 +256,17 @@ def test_a_model_that_is_loaded_again_has_processes_of_its_own(models, tmp_path)
 def test_what_a_search_process_raises_is_raised_here(models):
     async def work(scheduler: Scheduler) -> Any:
         pool = SearchPool(prepare(models["translate"].model), 1, scheduler)
-        given = [SearchJob((5,), (10**6,), Beam(2)), SearchJob((5,), (), Beam(2)), SearchJob((5,), (), Beam(3))]
+        beams = Beam(2), Beam(2, n_best=2)
+        given = [SearchJob((5,), (10**6,), Beam(2)), *(SearchJob((5,), (), beam) for beam in beams)]
         jobs = [pool.job("k", one, monotonic() + 60) for one in given]
         scheduler.submit(jobs[:1])
         with pytest.raises(ValueError, match="token 1000000 is not in the vocabulary"):
             await jobs[0].future
-        scheduler.submit(jobs[1:])  # with beams of two sizes, side by side
-        return [await job.future for job in jobs[1:]]
+        scheduler.submit(jobs[1:])
+        for beam, job in zip(beams, jobs[1:], strict=True):  # that of each, side by side
+            assert [await job.future] == translate(pool.model, [(5,)], beam)
 
-    found = scheduled(work)
-    for beam, one in zip((Beam(2), Beam(3)), found, strict=True):
-        assert [one] == translate(prepare(models["translate"].model), [(5,)], beam)
+    scheduled(work)
 
 
 def test_a_form_is_read_as_libretranslates_clients_send_it(client):

@@ -102,10 +102,18 @@ def objections(
     model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
 ) -> list[str]:
     """Why the beams of a search cannot share one KV cache."""
+    prepared = model.prepared and not is_recorded(model)
+    ours = [] if prepared else beam_decoder.objections(model)
+    return [*ours, *search_objections(model, beam, requests, constraints)]
+
+
+def search_objections(
+    model: Transformer, beam: Beam, requests: Sequence[DecodingRequest], constraints: Constraints
+) -> list[str]:
+    """The same of a prepared model that nobody records."""
     longest, bias = max(request.max_length(beam.max_length) for request in requests), model.embeddings.bias
     learned = [part for part in model.target_positions.recipe.embedding_positions if isinstance(part, Learned)]
     return [
-        *([] if model.prepared and not is_recorded(model) else beam_decoder.objections(model)),
         *(["CUDA graphs do not refill beams"] if beam.refill and bias.is_cuda else []),
         *(["a coverage penalty needs the attention weights"] if beam.coverage_penalty else []),
         *(["allowed_next is a function of every prefix"] if constraints.allowed_next is not None else []),

@@ -20,7 +20,7 @@ from regard.attention.kv_cache import LayerCache
 from regard.attention.multihead import with_pattern
 from regard.data.tokenizers.base import EOS, PAD
 from regard.decode.beam_decoder import keep_sentences
-from regard.decode.quantized_linear import ChunkedVocabLinear, Int8KernelLinear, OutputLinear, ScreenedLinear
+from regard.decode.quantized_linear import ChunkedVocabLinear, KernelLinear, OutputLinear, ScreenedLinear
 from regard.decode.search import Ids
 from regard.decode.topk import TopKLogProbs, topk_logprobs_torch
 from regard.layers import transformer_layers
@@ -205,7 +205,7 @@ def topk_of(model: Transformer) -> Callable[[Tensor, Tensor, int, Tensor | None]
     """From hidden states to the best tokens after them, as is fastest on the model's device and in its precision."""
     table, bias = model.embeddings.table("output"), model.embeddings.bias
     linear = OutputLinear(table.weight, bias) if table.projection is None else table.projection
-    if isinstance(linear, ChunkedVocabLinear | Int8KernelLinear | ScreenedLinear):
+    if isinstance(linear, ChunkedVocabLinear | KernelLinear | ScreenedLinear):
         return linear.topk
     if bias.is_cuda and isinstance(linear, OutputLinear):
         from regard.decode.kernels import topk_logprobs_triton

@@ -21,11 +21,12 @@ from regard.decode.cuda_graphs import CapturedSteps
 from regard.decode.quantized_linear import (
     PRECISIONS,
     ChunkedVocabLinear,
+    Float32KernelLinear,
     Int8KernelLinear,
     Int8Linear,
     OutputLinear,
     ScreenedLinear,
-    int8_kernels,
+    linear_kernels,
 )
 from regard.decode.text_generation import IdleDecoders
 from regard.layers.embedding import TiedEmbeddings
@@ -193,10 +194,12 @@ def output_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:
 
 def build_linear(weight: Tensor, bias: Tensor, precision: str) -> nn.Module:
     """The fastest for this device and precision; `weight` is (out, in)."""
+    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
     if precision == "int8":
-        fits = weight.dtype == torch.float32 and int8_kernels() is not None
-        return (Int8KernelLinear if fits else Int8Linear)(weight, bias)
-    if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        return (Int8KernelLinear if on_cpu and linear_kernels() is not None else Int8Linear)(weight, bias)
+    if on_cpu and linear_kernels() is not None:
+        return Float32KernelLinear(weight, bias)
+    if on_cpu and torch.backends.mkldnn.is_available():
         return MkldnnLinear(weight, bias)
     linear = nn.Linear(weight.shape[1], len(weight), device="meta")
     linear.weight, linear.bias = (nn.Parameter(part.detach(), requires_grad=False) for part in (weight, bias))

@@ -35,7 +35,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regard.decode import quantize
-from regard.decode.beam import Beam, objections
+from regard.decode.beam import Beam, search_objections
 from regard.decode.quantize import prepare
 from regard.decode.search import Constraints, DecodingRequest, Hypothesis, Ids
 from regard.decode.stepwise import Greedy, Sampling
@@ -75,6 +75,7 @@ OPEN_PATHS = ("/health", "/ready", "/metrics")  # that need no key
 MAX_ATTENTION_TOKENS = 512  # of an input whose weights are sent as numbers
 CHARACTERS_PER_TOKEN = 4  # at least about so many, where only the budget needs to know
 VERSIONS = count()
+LOGGER = logging.getLogger("regard.api")
 
 Text = Annotated[str, Field(max_length=20_000)]
 
@@ -153,7 +154,7 @@ class ServedModel:
         else:
             model = prepare(task_model.model, precision)
             search = partial(search_batch, model, task_model.target.first_ids)
-            if isinstance(model, Transformer) and model.embeddings.bias.device.type == "cpu":
+            if isinstance(model, Transformer) and model.prepared and model.embeddings.bias.device.type == "cpu":
                 pool = pool_of(model)
         return ServedModel(name, task, task_model, folder, model, search, pool, next(VERSIONS))
 
@@ -288,7 +289,7 @@ class Api:
             if not source:
                 found.append(None)
                 continue
-            if served.pool is None or objections(served.model, beam, [DecodingRequest(source)], Constraints()):
+            if served.pool is None or search_objections(served.model, beam, [DecodingRequest(source)], Constraints()):
                 batch, tokens = partial(CallBatch, partial(search, beam)), (len(source) + 1) * beam.size
                 found.append(self.job((served.version, beam, "alone"), batch, [source], tokens))
             else:
@@ -369,7 +370,7 @@ class ApiMiddleware(HTTPMiddleware):
             api.metrics.requests.labels(route, str(status)).inc()
             api.metrics.seconds.labels(route).observe(seconds)
             fields = {"id": identity, "method": scope["method"], "route": route, "status": status}
-            logging.getLogger("regard.api").info(
+            LOGGER.info(
                 "request", extra={"fields": {**fields, "milliseconds": round(1e3 * seconds, 1), "bytes": len(body)}}
             )
 

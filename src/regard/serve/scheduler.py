@@ -26,6 +26,7 @@ from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
+from operator import attrgetter
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any
@@ -108,6 +109,7 @@ def log_error(error: Exception) -> None:
 
 
 START_SECONDS = 20.0  # for a forked process to answer
+JOIN_STEPS = 3  # sentences join a running search at every third step: to encode two at once costs little more than one
 ARENAS = 4  # of malloc: the event loop's, and the workers'
 END = object()
 PAST_DEADLINE = "the request passed its deadline; send less, or allow more time"
@@ -235,7 +237,7 @@ class SearchProcess:
     """A forked process with the model, whose weights it shares, and the jobs that it has now."""
 
     def __init__(self, model: Transformer):
-        self.jobs = dict[int, Job]()
+        self.jobs, self.tokens = dict[int, Job](), 0
         context = get_context("fork")
         self.pipe, there = context.Pipe()
         self.process = context.Process(target=run_searches, args=(there, model), name="regard search", daemon=True)
@@ -250,9 +252,15 @@ class SearchProcess:
             raise OSError(f"a search process does not answer within {START_SECONDS:.0f} s")
         self.pipe.recv()
 
-    @property
-    def tokens(self) -> int:
-        return sum(job.tokens for job in self.jobs.values())
+    def hold(self, job: Job) -> None:
+        self.jobs[job.index] = job
+        self.tokens += job.tokens
+
+    def release(self, index: int) -> Job | None:
+        """The job, unless it has left before."""
+        if (job := self.jobs.pop(index, None)) is not None:
+            self.tokens -= job.tokens
+        return job
 
     def send(self, method: str, given: Any) -> None:
         with suppress(OSError):  # it has died, and reading from it says so
@@ -301,7 +309,7 @@ class SearchPool:
             self.waiting = deque()
         now, taken = monotonic(), dict[SearchProcess, list[Job]]()
         while self.waiting:
-            process = min(self.processes, key=lambda one: one.tokens)
+            process = min(self.processes, key=attrgetter("tokens"))
             if process.jobs and process.tokens + self.waiting[0].tokens > self.scheduler.max_tokens:
                 break
             job = self.waiting.popleft()
@@ -310,7 +318,7 @@ class SearchPool:
                 continue
             if not process.jobs:
                 job.loop.add_reader(process.pipe.fileno(), self.receive, process, job.loop)
-            process.jobs[job.index] = job
+            process.hold(job)
             taken.setdefault(process, []).append(job)
         for process, some in taken.items():
             process.send("add", [(job.index, job.given, job.deadline) for job in some])
@@ -322,7 +330,7 @@ class SearchPool:
         for size in sizes:
             metrics.batch_size.observe(size)
         for index, found in ended.items():
-            if (job := process.jobs.pop(index, None)) is None:  # it was cancelled meanwhile
+            if (job := process.release(index)) is None:  # it was cancelled meanwhile
                 continue
             if isinstance(found, Exception):
                 log_error(found)
@@ -340,13 +348,13 @@ class SearchPool:
             self.waiting.remove(job)
             job.settle(None, job.objection(0))
         for process in self.processes:
-            if gone := [index for index, job in process.jobs.items() if job.cancelled]:
-                process.send("remove", gone)
-                loop = process.jobs[gone[0]].loop
-                for job in map(process.jobs.pop, gone):
+            if gone := [job for job in process.jobs.values() if job.cancelled]:
+                process.send("remove", [job.index for job in gone])
+                for job in gone:
+                    process.release(job.index)
                     job.settle(None, job.objection(0))
                 if not process.jobs:
-                    loop.remove_reader(process.pipe.fileno())
+                    gone[0].loop.remove_reader(process.pipe.fileno())
         self.submit([])
 
 
@@ -425,19 +433,21 @@ def run_searches(pipe: Connection, model: Transformer) -> None:
     close_files_but(pipe.fileno())
     gc.freeze()  # to look for garbage among what both have would copy it
     torch.set_num_threads(1)
-    running = RunningSearches(model)
+    running, added, since = RunningSearches(model), dict[int, tuple[int, SearchJob, float]](), 0
     try:
         pipe.send(None)
         while True:
-            added = dict[int, tuple[int, SearchJob, float]]()
             while not (running.searches or running.ended or added) or pipe.poll():
                 method, given = pipe.recv()
                 if method == "add":
                     added |= {one[0]: one for one in given}
                 else:
                     running.remove([index for index in given if added.pop(index, None) is None])
-            running.add(added.values())
+            if since >= JOIN_STEPS or not running.searches:
+                running.add(added.values())
+                added, since = {}, 0
             running.step()
+            since += 1
             if running.ended:
                 pipe.send(running.report())
     except (EOFError, OSError):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 DRAIN_SECONDS = 0.5  # for requests that are on their way when the API is to end
 GC_THRESHOLD = 50_000  # as of a process that lives long; at its start the command line looks for garbage less often
+API_GC_THRESHOLD = 2_000  # that of 50,000 took 50 ms, in which no request was answered
 
 
 def open_socket(port: int, host: str = HOST) -> socket.socket:
@@ -86,7 +87,7 @@ def serve(
 
 def serve_api(api: "Api", app: "ASGIApp", here: socket.socket) -> None:
     """Until SIGTERM or Ctrl-C: then what was accepted is finished. SIGHUP loads the models again."""
-    gc.set_threshold(GC_THRESHOLD)
+    gc.set_threshold(API_GC_THRESHOLD)
     gc.freeze()  # a search through all that was loaded held every answer up for a third of a second
     server = create_server(app, graceful=api.limits.timeout + 1, log_config=None, timeout_keep_alive=20)
 

@@ -1,27 +1,37 @@
-"""Int8 kernels in C: the same numbers as torch's operations, row by row; those are used where C cannot be compiled."""
+"""Linear layers in C: the same numbers as torch's operations, row by row; those are used where C cannot be compiled."""
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from regard.decode import Beam, prepare, translate
-from regard.decode.quantized_linear import ChunkedVocabLinear, Int8KernelLinear, Int8Linear, int8_kernels
-from regard.decode.topk import CHUNK
+from regard.decode.quantized_linear import (
+    ChunkedVocabLinear,
+    Float32KernelLinear,
+    Int8KernelLinear,
+    Int8Linear,
+    KernelLinear,
+    linear_kernels,
+)
+from regard.decode.topk import CHUNK, topk_logprobs_torch
 from regard.ops import c_kernels
 
 from .test_models import SOURCES, model
 
 SHAPES = [(1, 11, 17), (4, 64, 64), (5, 3, 1), (7, 130, 200), (13, 512, 65), (70, 48, 129)]
-compiled = pytest.mark.skipif(int8_kernels() is None, reason="needs a C compiler and AVX-512 VNNI")
+KERNELS: list[type[KernelLinear]] = [Float32KernelLinear, Int8KernelLinear]
+both = pytest.mark.parametrize("kernel", KERNELS)
+compiled = pytest.mark.skipif(linear_kernels() is None, reason="needs a C compiler and AVX-512 VNNI")
 
 
 @pytest.fixture
 def no_kernels(monkeypatch):
     """As on a machine without a compiler."""
     monkeypatch.setenv("CC", "no-such-compiler")
-    int8_kernels.cache_clear()
+    linear_kernels.cache_clear()
     yield
-    int8_kernels.cache_clear()
+    linear_kernels.cache_clear()
 
 
 def random_layer(k: int, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -38,20 +48,25 @@ def random_rows(rows: int, k: int) -> Tensor:
 def test_a_linear_layer_is_that_of_torch(rows, k, n):
     layer, x = random_layer(k, n), random_rows(rows, k)
     torch.testing.assert_close(Int8KernelLinear(*layer)(x), Int8Linear(*layer)(x), rtol=1e-5, atol=1e-5)
+    exact = linear(x.double(), *(part.double() for part in layer))
+    error = (linear(x, *layer) - exact).abs().max()
+    assert (Float32KernelLinear(*layer)(x) - exact).abs().max() <= 2 * error + 1e-6 * k**0.5
 
 
 @compiled
 def test_an_example_by_hand():
     """x = [1, -2]: x̂ = [64, -127] of size 2 (63.5 rounds to the even 64), Ŵ = [127, 64] of scale 2 / 127 for [2, 1]."""
-    linear = Int8KernelLinear(torch.tensor([[2.0, 1.0]]), torch.tensor([0.5]))
+    layer, x = (torch.tensor([[2.0, 1.0]]), torch.tensor([0.5])), torch.tensor([[1.0, -2.0]])
     expected = (64 * 127 - 127 * 64) * (2 / 127) * (2 / 127) + 0.5
-    assert linear(torch.tensor([[1.0, -2.0]])).item() == pytest.approx(expected)
-    assert linear(torch.zeros(1, 2)).item() == 0.5
+    assert Int8KernelLinear(*layer)(x).item() == pytest.approx(expected)
+    assert Int8KernelLinear(*layer)(torch.zeros(1, 2)).item() == 0.5
+    assert Float32KernelLinear(*layer)(torch.tensor([[1.0, -2.0], [3.0, 0.25]])).tolist() == [[0.5], [6.75]]
 
 
 @compiled
-def test_a_row_does_not_depend_on_the_others():
-    linear, x = Int8KernelLinear(*random_layer(96, 300)), random_rows(17, 96)
+@both
+def test_a_row_does_not_depend_on_the_others(kernel):
+    linear, x = kernel(*random_layer(96, 300)), random_rows(17, 96)
     banned = torch.zeros(300, dtype=torch.uint8)
     together, found = linear(x), linear.topk(x, banned, 3, None)
     for row in range(17):
@@ -71,32 +86,37 @@ def test_the_best_tokens_are_those_of_torch(rows, v):
     banned[best[:2]] = 1
     must[0] = best[0]  # a forced token may be banned
     for asked in (None, must):
-        wanted = ChunkedVocabLinear.of(*layer).topk(x, banned, count, asked)
-        found = Int8KernelLinear(*layer).topk(x, banned, count, asked)
-        assert torch.equal(found.tokens, wanted.tokens)
-        torch.testing.assert_close(found.values, wanted.values, rtol=1e-5, atol=1e-5)
-        assert found.finite
+        by_int8 = ChunkedVocabLinear.of(*layer).topk(x, banned, count, asked)
+        by_float32 = topk_logprobs_torch(linear(x, *layer), banned, count, asked)
+        for kernel, wanted in zip(KERNELS, (by_float32, by_int8), strict=True):
+            found = kernel(*layer).topk(x, banned, count, asked)
+            assert torch.equal(found.tokens, wanted.tokens)
+            torch.testing.assert_close(found.values, wanted.values, rtol=1e-5, atol=1e-5)
+            assert found.finite
 
 
 @compiled
-def test_of_equal_tokens_the_lower_comes_first():
-    linear = Int8KernelLinear(torch.zeros(700, 8), torch.zeros(700).index_fill(0, torch.tensor([3, 90, 600, 699]), 1.0))
+@both
+def test_of_equal_tokens_the_lower_comes_first(kernel):
+    linear = kernel(torch.zeros(700, 8), torch.zeros(700).index_fill(0, torch.tensor([3, 90, 600, 699]), 1.0))
     found = linear.topk(random_rows(2, 8), torch.zeros(700, dtype=torch.uint8), 6, None)
     assert found.tokens.tolist() == 2 * [[3, 90, 600, 699, 0, 1]]
 
 
 @compiled
-def test_probabilities_of_scores_far_apart_add_up():
+@both
+def test_probabilities_of_scores_far_apart_add_up(kernel):
     weight, bias = torch.zeros(1100, 4), torch.linspace(-200.0, 300.0, 1100)
-    found = Int8KernelLinear(weight, bias).topk(torch.zeros(1, 4), torch.zeros(1100, dtype=torch.uint8), 1100, None)
+    found = kernel(weight, bias).topk(torch.zeros(1, 4), torch.zeros(1100, dtype=torch.uint8), 1100, None)
     expected = bias.double().log_softmax(0).flip(0)
     torch.testing.assert_close(found.values[0].double(), expected, rtol=1e-6, atol=1e-5)
 
 
 @compiled
+@both
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_not_finite_is_noticed(wrong):
-    linear, x = Int8KernelLinear(*random_layer(20, 80)), random_rows(3, 20)
+def test_what_is_not_finite_is_noticed(kernel, wrong):
+    linear, x = kernel(*random_layer(20, 80)), random_rows(3, 20)
     x[1, 7] = wrong
     assert not linear.topk(x, torch.zeros(80, dtype=torch.uint8), 2, None).finite
     assert not linear(x)[1].isfinite().all()
@@ -106,24 +126,26 @@ def test_what_is_not_finite_is_noticed(wrong):
 @pytest.mark.usefixtures("no_kernels")
 def test_without_a_compiler_torch_computes():
     made = model("transformer").float()
-    assert int8_kernels() is None
-    assert not any(isinstance(part, Int8KernelLinear) for part in prepare(made, "int8").modules())
+    assert linear_kernels() is None
+    for precision in ("int8", "float32"):
+        assert not any(isinstance(part, KernelLinear) for part in prepare(made, precision).modules())
 
 
 @compiled
-def test_a_model_decodes_alike_by_either(monkeypatch):
+@both
+def test_a_model_decodes_alike_by_either(kernel, monkeypatch):
     made = model("transformer").float()
-    by_kernels = prepare(made, "int8")
+    by_kernels = prepare(made, kernel.precision)
     monkeypatch.setenv("REGARD_KERNELS", "0")
-    int8_kernels.cache_clear()
-    by_torch = prepare(made, "int8")
+    linear_kernels.cache_clear()
+    by_torch = prepare(made, kernel.precision)
     monkeypatch.delenv("REGARD_KERNELS")
-    int8_kernels.cache_clear()
-    assert any(isinstance(part, Int8KernelLinear) for part in by_kernels.modules())
-    assert not any(isinstance(part, Int8KernelLinear) for part in by_torch.modules())
+    linear_kernels.cache_clear()
+    assert any(isinstance(part, kernel) for part in by_kernels.modules())
+    assert not any(isinstance(part, KernelLinear) for part in by_torch.modules())
     for one, other in zip(*(translate(each, SOURCES, Beam(3)) for each in (by_kernels, by_torch)), strict=True):
         assert [hypothesis.ids for hypothesis in one] == [hypothesis.ids for hypothesis in other]
-        assert one[0].score == pytest.approx(other[0].score, abs=1e-3)
+        assert one[0].score == pytest.approx(other[0].score, abs=1e-3 if kernel.precision == "int8" else 1e-5)
 
 
 @compiled
@@ -132,13 +154,13 @@ def test_kernels_that_cannot_be_compiled_are_done_without(monkeypatch, tmp_path)
     (tmp_path / "broken").chmod(0o755)
     monkeypatch.setenv("CC", str(tmp_path / "broken"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    int8_kernels.cache_clear()
-    assert int8_kernels() is None
+    linear_kernels.cache_clear()
+    assert linear_kernels() is None
     monkeypatch.delenv("CC")
-    int8_kernels.cache_clear()
-    assert int8_kernels() is not None
+    linear_kernels.cache_clear()
+    assert linear_kernels() is not None
     assert len(list((tmp_path / "cache" / "regard").iterdir())) == 1  # nothing is left beside the library
     monkeypatch.setattr(c_kernels, "has_avx512_vnni", lambda: False)
-    int8_kernels.cache_clear()
-    assert int8_kernels() is None
-    int8_kernels.cache_clear()
+    linear_kernels.cache_clear()
+    assert linear_kernels() is None
+    linear_kernels.cache_clear()

@@ -1,11 +1,13 @@
-/* Int8 kernels for a CPU with AVX-512 VNNI: a linear layer, and the best tokens of an output layer.
+/* Linear layers of few rows, and the best tokens of an output layer, for a CPU with AVX-512 VNNI, in float32 and in int8.
 
-   y = (x̂ Ŵᵀ - 128 Σ Ŵ) s_x s_w + b,  x̂ = round(127 x / max |x|) + 128, a row of x at a time
+   float32   y = x Wᵀ + b
+   int8      y = (x̂ Ŵᵀ - 128 Σ Ŵ) s_x s_w + b,  x̂ = round(127 x / max |x|) + 128, a row of x at a time
 
-   Rounding, product, scales and bias are one pass, where torch takes ten operations. Each row is computed by itself and
-   in one order, so that a result does not depend on the other rows.
+   In int8 rounding, product, scales and bias are one pass, where torch takes ten operations. Each row is computed by
+   itself and in one order, so that a result does not depend on the other rows.
 
-   Weights are packed as [columns / 64][k / 4][64 columns][4 k]; columns and k are padded with zeros.
+   Weights are packed in tiles of 64 columns, padded with zeros: [columns / 64][k][64] in float32,
+   [columns / 64][k / 4][64 columns][4 k] in int8.
 */
 #include <stdint.h>
 #include <string.h>
@@ -15,6 +17,23 @@
 #define ROWS 6      /* of a tile: 24 of 32 registers hold its sums */
 #define COLUMNS 64  /* of a tile */
 #define SLICE 8     /* tiles whose scores stay in the cache */
+
+/* Rows of the next tile: as even as they can be, for a tile of one or two reads its weights for little. */
+static long rows_of_tile(long left) {
+    long tiles = (left + ROWS - 1) / ROWS;
+    return (left + tiles - 1) / tiles;
+}
+
+/* CALL(n), where n, the rows of a tile, is a constant. */
+#define BY_ROWS(n, CALL)       \
+    switch (n) {               \
+        case 1: CALL(1); break; \
+        case 2: CALL(2); break; \
+        case 3: CALL(3); break; \
+        case 4: CALL(4); break; \
+        case 5: CALL(5); break; \
+        default: CALL(6);       \
+    }
 
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -82,13 +101,9 @@ static void panel(
 ) {
 #define TILE(n) \
     tile(n, codes + r * stride, stride, sizes + r, weight, scale, offset, bias, y + r * y_stride, y_stride, columns)
-    for (long r = 0; r < rows; r += ROWS) switch (rows - r) {
-        case 1: TILE(1); break;
-        case 2: TILE(2); break;
-        case 3: TILE(3); break;
-        case 4: TILE(4); break;
-        case 5: TILE(5); break;
-        default: TILE(6);
+    for (long r = 0, count; r < rows; r += count) {
+        count = rows_of_tile(rows - r);
+        BY_ROWS(count, TILE)
     }
 }
 
@@ -103,6 +118,50 @@ void int8_linear(
     for (long c = 0; c < n; c += COLUMNS)
         panel(rows, codes, stride, sizes, weight + c * stride, scale + c, offset + c, bias + c, y + c, n, n - c);
 }
+
+/* --- float32 --- */
+
+ALWAYS void float_tile(
+    const int rows, const float *x, long k, const float *weight, const float *bias, float *y, long y_stride, long columns
+) {
+    __m512 sums[ROWS][4];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) sums[r][c] = _mm512_loadu_ps(bias + 16 * c);
+    for (long i = 0; i < k; i++, weight += COLUMNS) {
+        __m512 w[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) w[c] = _mm512_load_ps(weight + 16 * c);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            __m512 one = _mm512_set1_ps(x[r * k + i]);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) sums[r][c] = _mm512_fmadd_ps(one, w[c], sums[r][c]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++)
+            if (16 * c < columns) _mm512_mask_storeu_ps(y + r * y_stride + 16 * c, first(columns - 16 * c), sums[r][c]);
+}
+
+static void float_panel(
+    const float *x, long rows, long k, const float *weight, const float *bias, float *y, long y_stride, long columns
+) {
+#define FLOAT_TILE(n) float_tile(n, x + r * k, k, weight, bias, y + r * y_stride, y_stride, columns)
+    for (long r = 0, count; r < rows; r += count) {
+        count = rows_of_tile(rows - r);
+        BY_ROWS(count, FLOAT_TILE)
+    }
+}
+
+void float_linear(const float *x, long rows, long k, const float *weight, const float *bias, long n, float *y) {
+    for (long c = 0; c < n; c += COLUMNS) float_panel(x, rows, k, weight + c * k, bias + c, y + c, n, n - c);
+}
+
+/* --- the best tokens --- */
 
 typedef struct {
     float largest;
@@ -152,6 +211,61 @@ static void scan(
     }
 }
 
+/* The best `count` tokens of each row as they are found, slice by slice of the vocabulary. */
+typedef struct {
+    long rows, n, count;
+    const uint8_t *banned;
+    float *values;
+    int64_t *tokens;
+    const int64_t *must; /* whose scores are wanted where they are not -1 */
+    float *forced;
+    Total *totals;
+    float *scores; /* of a slice */
+} Best;
+
+static Best begin_best(
+    long rows, long n, const uint8_t *banned, long count, float *values, int64_t *tokens, const int64_t *must,
+    float *forced, Total *totals, float *scores
+) {
+    for (long i = 0; i < rows * count; i++) {
+        values[i] = -INFINITY;
+        tokens[i] = 0;
+    }
+    for (long r = 0; r < rows; r++) totals[r] = (Total){-INFINITY, 0.0, 0};
+    return (Best){rows, n, count, banned, values, tokens, must, forced, totals, scores};
+}
+
+static void add_slice(const Best *best, long start, long columns) {
+    for (long r = 0; r < best->rows; r++) {
+        const float *row = best->scores + r * SLICE * COLUMNS;
+        long at = r * best->count;
+        scan(row, columns, start, best->banned, best->count, best->totals + r, best->values + at, best->tokens + at);
+        if (best->must && best->must[r] >= start && best->must[r] < start + columns)
+            best->forced[r] = row[best->must[r] - start];
+    }
+}
+
+/* Scores become log-probabilities. Returns whether all are numbers. */
+static int end_best(const Best *best) {
+    int finite = 1;
+    for (long r = 0; r < best->rows; r++) {
+        float sum = (float)log(best->totals[r].sum), largest = best->totals[r].largest;
+        finite &= !best->totals[r].none && isfinite(largest) && isfinite(sum);
+        float *values = best->values + r * best->count;
+        for (long i = 0; i < best->count; i++) values[i] = (values[i] - largest) - sum;
+        if (best->must) best->forced[r] = (best->forced[r] - largest) - sum;
+    }
+    return finite;
+}
+
+/* Each slice of the vocabulary: PANEL(score, column, columns) computes a tile of its scores. */
+#define BY_SLICES(best, PANEL)                                                                  \
+    for (long start = 0; start < n; start += SLICE * COLUMNS) {                                  \
+        long columns = n - start < SLICE * COLUMNS ? n - start : SLICE * COLUMNS;                \
+        for (long c = 0; c < columns; c += COLUMNS) PANEL((best)->scores + c, start + c, columns - c); \
+        add_slice(best, start, columns);                                                        \
+    }
+
 /* Log-probabilities of the best `count` tokens of each row, best first, and of the token in `must` where it is not -1.
    Returns whether all are numbers. */
 int int8_topk(
@@ -166,35 +280,25 @@ int int8_topk(
     Total *totals = (Total *)((char *)sizes + for_sizes);
     float *scores = (float *)((char *)totals + for_totals);
     uint8_t *codes = (uint8_t *)scores + for_scores;
-    for (long r = 0; r < rows; r++) {
-        sizes[r] = quantize_row(x + r * k, k, stride, codes + r * stride);
-        totals[r] = (Total){-INFINITY, 0.0, 0};
-        for (long i = 0; i < count; i++) {
-            values[r * count + i] = -INFINITY;
-            tokens[r * count + i] = 0;
-        }
-    }
-    for (long start = 0; start < n; start += width) {
-        long columns = n - start < width ? n - start : width;
-        for (long c = 0; c < columns; c += COLUMNS) {
-            long at = start + c;
-            panel(
-                rows, codes, stride, sizes, weight + at * stride, scale + at, offset + at, bias + at, scores + c, width,
-                columns - c
-            );
-        }
-        for (long r = 0; r < rows; r++) {
-            const float *row = scores + r * width;
-            scan(row, columns, start, banned, count, totals + r, values + r * count, tokens + r * count);
-            if (must && must[r] >= start && must[r] < start + columns) forced[r] = row[must[r] - start];
-        }
-    }
-    int finite = 1;
-    for (long r = 0; r < rows; r++) {
-        float sum = (float)log(totals[r].sum), largest = totals[r].largest;
-        finite &= !totals[r].none && isfinite(largest) && isfinite(sum);
-        for (long i = 0; i < count; i++) values[r * count + i] = (values[r * count + i] - largest) - sum;
-        if (must) forced[r] = (forced[r] - largest) - sum;
-    }
-    return finite;
+    for (long r = 0; r < rows; r++) sizes[r] = quantize_row(x + r * k, k, stride, codes + r * stride);
+    Best best = begin_best(rows, n, banned, count, values, tokens, must, forced, totals, scores);
+#define INT8_PANEL(y, at, left) \
+    panel(rows, codes, stride, sizes, weight + (at) * stride, scale + (at), offset + (at), bias + (at), y, width, left)
+    BY_SLICES(&best, INT8_PANEL)
+    return end_best(&best);
+}
+
+/* The same in float32. */
+int float_topk(
+    const float *x, long rows, long k, const float *weight, const float *bias, long n, const uint8_t *banned, long count,
+    float *values, int64_t *tokens, const int64_t *must, float *forced
+) {
+    size_t for_totals = aligned(rows * sizeof(Total));
+    Total *totals = reserve(for_totals + rows * SLICE * COLUMNS * sizeof(float));
+    float *scores = (float *)((char *)totals + for_totals);
+    Best best = begin_best(rows, n, banned, count, values, tokens, must, forced, totals, scores);
+#define FLOAT_PANEL(y, at, left) \
+    float_panel(x, rows, k, weight + (at) * k, bias + (at), y, SLICE * COLUMNS, left)
+    BY_SLICES(&best, FLOAT_PANEL)
+    return end_best(&best);
 }
