@@ -164,3 +164,20 @@ def test_kernels_that_cannot_be_compiled_are_done_without(monkeypatch, tmp_path)
     linear_kernels.cache_clear()
     assert linear_kernels() is None
     linear_kernels.cache_clear()
+
+
+@compiled
+@both
+def test_threads_share_the_columns_and_give_the_same_bits(kernel):
+    layer, x, threads = random_layer(200, 3000), random_rows(40, 200), torch.get_num_threads()
+    banned, must = torch.zeros(3000, dtype=torch.uint8), torch.full((40, 1), 2999)
+    found, made = list[tuple[Tensor, ...]](), kernel(*layer)
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            best, forced = made.topk(x, banned, 7, None), made.topk(x, banned, 7, must)
+            found.append((made(x), best.values, best.tokens, forced.values))
+    finally:
+        torch.set_num_threads(threads)
+    for others in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))

@@ -273,7 +273,7 @@ if TYPE_CHECKING:
     from regard.decode.beam import BeamSearch, BeamState
     from regard.decode.kv_cache import BeamKVCache
 
-SENTENCES_PER_CORE = 8  # from so many on, one search per core pays: waking threads takes 50 µs each time
+SENTENCES_PER_CORE = 32  # from so many on, a search on each core pays: they wait for Python's lock at every operation
 LEAVING = 8  # once one sentence in so many is finished they are released: others move to their rows
 
 

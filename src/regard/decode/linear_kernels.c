@@ -4,7 +4,7 @@
    int8      y = (x̂ Ŵᵀ - 128 Σ Ŵ) s_x s_w + b,  x̂ = round(127 x / max |x|) + 128, a row of x at a time
 
    In int8 rounding, product, scales and bias are one pass, where torch takes ten operations. Each row is computed by
-   itself and in one order, so that a result does not depend on the other rows.
+   itself and in one order, so that a result does not depend on the other rows, nor on the number of threads.
 
    Weights are packed in tiles of 64 columns, padded with zeros: [columns / 64][k][64] in float32,
    [columns / 64][k / 4][64 columns][4 k] in int8.
@@ -12,11 +12,26 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 #include "avx512.h"
 
 #define ROWS 6      /* of a tile: 24 of 32 registers hold its sums */
 #define COLUMNS 64  /* of a tile */
 #define SLICE 8     /* tiles whose scores stay in the cache */
+#define WORK (1L << 20) /* multiplications in float32 that another thread pays for */
+
+/* As many as torch may use, where they pay. */
+static long threads_for(long work) {
+#ifdef _OPENMP
+    long most = omp_get_max_threads(), wanted = work / WORK;
+    return wanted < 1 ? 1 : wanted < most ? wanted : most;
+#else
+    return 1;
+#endif
+}
 
 /* Rows of the next tile: as even as they can be, for a tile of one or two reads its weights for little. */
 static long rows_of_tile(long left) {
@@ -115,6 +130,8 @@ void int8_linear(
     float *sizes = reserve(aligned(rows * sizeof(float)) + rows * stride);
     uint8_t *codes = (uint8_t *)sizes + aligned(rows * sizeof(float));
     for (long r = 0; r < rows; r++) sizes[r] = quantize_row(x + r * k, k, stride, codes + r * stride);
+    long threads = threads_for(rows * n * k / 4);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long c = 0; c < n; c += COLUMNS)
         panel(rows, codes, stride, sizes, weight + c * stride, scale + c, offset + c, bias + c, y + c, n, n - c);
 }
@@ -158,21 +175,45 @@ static void float_panel(
 }
 
 void float_linear(const float *x, long rows, long k, const float *weight, const float *bias, long n, float *y) {
+    long threads = threads_for(rows * n * k);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long c = 0; c < n; c += COLUMNS) float_panel(x, rows, k, weight + c * k, bias + c, y + c, n, n - c);
 }
 
 /* --- the best tokens --- */
 
+/* Σ exp score as sum · exp largest. */
 typedef struct {
     float largest;
-    double sum; /* of exp (score - largest) */
-    int none;   /* whether a score is not a number */
+    double sum;
+    int none; /* whether a score is not a number */
 } Total;
 
-/* Scores of columns from `start` on: into a row's total, and into its best, of equals the lower first. */
-static void scan(
-    const float *scores, long columns, long start, const uint8_t *banned, long count, Total *total, float *values,
-    int64_t *tokens
+static void add_total(Total *all, Total one) {
+    all->none |= one.none;
+    if (!(one.largest > -INFINITY)) return;
+    if (one.largest > all->largest) {
+        all->sum = all->sum * exp((double)all->largest - one.largest) + one.sum;
+        all->largest = one.largest;
+    } else
+        all->sum += one.sum * exp((double)one.largest - all->largest);
+}
+
+/* The best `count` tokens of a row so far, best first, of equals the one that came first. */
+static void insert(float score, int64_t token, long count, float *values, int64_t *tokens) {
+    long place = count - 1;
+    if (!(score > values[place])) return;
+    for (; place > 0 && score > values[place - 1]; place--) {
+        values[place] = values[place - 1];
+        tokens[place] = tokens[place - 1];
+    }
+    values[place] = score;
+    tokens[place] = token;
+}
+
+/* The total of a row's scores from column `start` on; the best of them are inserted. */
+static Total scan(
+    const float *scores, long columns, long start, const uint8_t *banned, long count, float *values, int64_t *tokens
 ) {
     __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
     __mmask16 none = 0;
@@ -181,90 +222,110 @@ static void scan(
         none |= _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
         most = _mm512_max_ps(most, x);
     }
-    float here = _mm512_reduce_max_ps(most);
-    total->none |= none != 0;
-    if (!(here > -INFINITY)) return;
-    if (here > total->largest) {
-        total->sum *= exp((double)total->largest - here);
-        total->largest = here;
-    }
-    __m512 largest = _mm512_set1_ps(total->largest);
+    float largest = _mm512_reduce_max_ps(most);
+    if (!(largest > -INFINITY)) return (Total){-INFINITY, 0.0, none != 0};
     for (long i = 0; i < columns; i += 16) {
         __m512 x = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), first(columns - i), scores + i);
-        sum = _mm512_add_ps(sum, exponential(_mm512_sub_ps(x, largest)));
+        sum = _mm512_add_ps(sum, exponential(_mm512_sub_ps(x, _mm512_set1_ps(largest))));
     }
-    total->sum += _mm512_reduce_add_ps(sum);
-    if (!(here > values[count - 1])) return;
-    for (long i = 0; i < columns; i += 16) {
+    for (long i = 0; i < columns && largest > values[count - 1]; i += 16) {
         __m512 x = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), first(columns - i), scores + i);
         __mmask16 better = _mm512_cmp_ps_mask(x, _mm512_set1_ps(values[count - 1]), _CMP_GT_OQ);
         for (; better; better &= better - 1) {
-            long at = i + __builtin_ctz(better), place = count - 1;
-            if (banned[start + at] || !(scores[at] > values[place])) continue;
-            for (; place > 0 && scores[at] > values[place - 1]; place--) {
-                values[place] = values[place - 1];
-                tokens[place] = tokens[place - 1];
-            }
-            values[place] = scores[at];
-            tokens[place] = start + at;
+            long at = i + __builtin_ctz(better);
+            if (!banned[start + at]) insert(scores[at], start + at, count, values, tokens);
         }
     }
+    return (Total){largest, _mm512_reduce_add_ps(sum), none != 0};
 }
 
-/* The best `count` tokens of each row as they are found, slice by slice of the vocabulary. */
+/* What is looked for, row by row: the best tokens, and the score of the token in `must` where it is not -1. */
 typedef struct {
     long rows, n, count;
     const uint8_t *banned;
     float *values;
     int64_t *tokens;
-    const int64_t *must; /* whose scores are wanted where they are not -1 */
+    const int64_t *must;
     float *forced;
-    Total *totals;
-    float *scores; /* of a slice */
 } Best;
 
-static Best begin_best(
-    long rows, long n, const uint8_t *banned, long count, float *values, int64_t *tokens, const int64_t *must,
-    float *forced, Total *totals, float *scores
-) {
-    for (long i = 0; i < rows * count; i++) {
-        values[i] = -INFINITY;
-        tokens[i] = 0;
-    }
-    for (long r = 0; r < rows; r++) totals[r] = (Total){-INFINITY, 0.0, 0};
-    return (Best){rows, n, count, banned, values, tokens, must, forced, totals, scores};
+/* Memory of a search by `parts` threads: scores of a slice for each, lists of the best for each, totals of all slices. */
+typedef struct {
+    long parts, slices;
+    float *scores, *values;
+    int64_t *tokens;
+    Total *totals;
+} Scratch;
+
+static size_t scratch_bytes(const Best *best, long parts) {
+    long slices = (best->n + SLICE * COLUMNS - 1) / (SLICE * COLUMNS), kept = parts * best->rows * best->count;
+    return parts * best->rows * SLICE * COLUMNS * sizeof(float) + kept * (sizeof(float) + sizeof(int64_t)) +
+           slices * best->rows * sizeof(Total) + 4 * 64;
 }
 
-static void add_slice(const Best *best, long start, long columns) {
+static Scratch begin_scratch(const Best *best, long parts, char *memory) {
+    Scratch found = {parts, (best->n + SLICE * COLUMNS - 1) / (SLICE * COLUMNS), (float *)memory, 0, 0, 0};
+    long kept = parts * best->rows * best->count;
+    memory += aligned(parts * best->rows * SLICE * COLUMNS * sizeof(float));
+    found.tokens = (int64_t *)memory;
+    memory += aligned(kept * sizeof(int64_t));
+    found.totals = (Total *)memory;
+    memory += aligned(found.slices * best->rows * sizeof(Total));
+    found.values = (float *)memory;
+    for (long i = 0; i < kept; i++) {
+        found.values[i] = -INFINITY;
+        found.tokens[i] = 0;
+    }
+    return found;
+}
+
+static void scan_slice(const Best *best, const Scratch *scratch, long part, long slice) {
+    long width = SLICE * COLUMNS, start = slice * width, columns = best->n - start < width ? best->n - start : width;
     for (long r = 0; r < best->rows; r++) {
-        const float *row = best->scores + r * SLICE * COLUMNS;
-        long at = r * best->count;
-        scan(row, columns, start, best->banned, best->count, best->totals + r, best->values + at, best->tokens + at);
+        const float *row = scratch->scores + (part * best->rows + r) * width;
+        long at = (part * best->rows + r) * best->count;
+        scratch->totals[slice * best->rows + r] =
+            scan(row, columns, start, best->banned, best->count, scratch->values + at, scratch->tokens + at);
         if (best->must && best->must[r] >= start && best->must[r] < start + columns)
             best->forced[r] = row[best->must[r] - start];
     }
 }
 
-/* Scores become log-probabilities. Returns whether all are numbers. */
-static int end_best(const Best *best) {
+/* Parts and slices are added up in order, so that the result is that of one thread. Scores become log-probabilities.
+   Returns whether all are numbers. */
+static int end_best(const Best *best, const Scratch *scratch) {
     int finite = 1;
     for (long r = 0; r < best->rows; r++) {
-        float sum = (float)log(best->totals[r].sum), largest = best->totals[r].largest;
-        finite &= !best->totals[r].none && isfinite(largest) && isfinite(sum);
         float *values = best->values + r * best->count;
-        for (long i = 0; i < best->count; i++) values[i] = (values[i] - largest) - sum;
-        if (best->must) best->forced[r] = (best->forced[r] - largest) - sum;
+        int64_t *tokens = best->tokens + r * best->count;
+        for (long i = 0; i < best->count; i++) {
+            values[i] = -INFINITY;
+            tokens[i] = 0;
+        }
+        for (long part = 0; part < scratch->parts; part++)
+            for (long i = (part * best->rows + r) * best->count, end = i + best->count; i < end; i++)
+                insert(scratch->values[i], scratch->tokens[i], best->count, values, tokens);
+        Total all = {-INFINITY, 0.0, 0};
+        for (long slice = 0; slice < scratch->slices; slice++) add_total(&all, scratch->totals[slice * best->rows + r]);
+        float sum = (float)log(all.sum);
+        finite &= !all.none && isfinite(all.largest) && isfinite(sum);
+        for (long i = 0; i < best->count; i++) values[i] = (values[i] - all.largest) - sum;
+        if (best->must) best->forced[r] = (best->forced[r] - all.largest) - sum;
     }
     return finite;
 }
 
-/* Each slice of the vocabulary: PANEL(score, column, columns) computes a tile of its scores. */
-#define BY_SLICES(best, PANEL)                                                                  \
-    for (long start = 0; start < n; start += SLICE * COLUMNS) {                                  \
-        long columns = n - start < SLICE * COLUMNS ? n - start : SLICE * COLUMNS;                \
-        for (long c = 0; c < columns; c += COLUMNS) PANEL((best)->scores + c, start + c, columns - c); \
-        add_slice(best, start, columns);                                                        \
-    }
+/* Each thread a part of the vocabulary; PANEL(scores, column, columns) computes a tile of scores. */
+#define BY_SLICES(best, scratch, PANEL)                                                                              \
+    _Pragma("omp parallel for schedule(static, 1) num_threads(scratch.parts) if (scratch.parts > 1)")                \
+    for (long part = 0; part < scratch.parts; part++)                                                               \
+        for (long slice = part * scratch.slices / scratch.parts; slice < (part + 1) * scratch.slices / scratch.parts; \
+             slice++) {                                                                                             \
+            float *scores = scratch.scores + part * best.rows * SLICE * COLUMNS;                                    \
+            for (long at = slice * SLICE * COLUMNS; at < best.n && at < (slice + 1) * SLICE * COLUMNS; at += COLUMNS) \
+                PANEL(scores + (at - slice * SLICE * COLUMNS), at, best.n - at);                                    \
+            scan_slice(&best, &scratch, part, slice);                                                               \
+        }
 
 /* Log-probabilities of the best `count` tokens of each row, best first, and of the token in `must` where it is not -1.
    Returns whether all are numbers. */
@@ -273,19 +334,20 @@ int int8_topk(
     const float *bias, long n, const uint8_t *banned, long count, float *values, int64_t *tokens, const int64_t *must,
     float *forced
 ) {
-    long stride = (k + 3) / 4 * 4, width = SLICE * COLUMNS;
-    size_t for_sizes = aligned(rows * sizeof(float)), for_totals = aligned(rows * sizeof(Total));
-    size_t for_scores = rows * width * sizeof(float);
-    float *sizes = reserve(for_sizes + for_totals + for_scores + rows * stride);
-    Total *totals = (Total *)((char *)sizes + for_sizes);
-    float *scores = (float *)((char *)totals + for_totals);
-    uint8_t *codes = (uint8_t *)scores + for_scores;
+    Best best = {rows, n, count, banned, values, tokens, must, forced};
+    long stride = (k + 3) / 4 * 4, parts = threads_for(rows * n * k / 4);
+    size_t for_sizes = aligned(rows * sizeof(float)), for_codes = aligned(rows * stride);
+    float *sizes = reserve(for_sizes + for_codes + scratch_bytes(&best, parts));
+    uint8_t *codes = (uint8_t *)sizes + for_sizes;
+    Scratch scratch = begin_scratch(&best, parts, (char *)codes + for_codes);
     for (long r = 0; r < rows; r++) sizes[r] = quantize_row(x + r * k, k, stride, codes + r * stride);
-    Best best = begin_best(rows, n, banned, count, values, tokens, must, forced, totals, scores);
-#define INT8_PANEL(y, at, left) \
-    panel(rows, codes, stride, sizes, weight + (at) * stride, scale + (at), offset + (at), bias + (at), y, width, left)
-    BY_SLICES(&best, INT8_PANEL)
-    return end_best(&best);
+#define INT8_PANEL(y, at, left)                                                                                      \
+    panel(                                                                                                           \
+        rows, codes, stride, sizes, weight + (at) * stride, scale + (at), offset + (at), bias + (at), y, SLICE * COLUMNS, \
+        left                                                                                                         \
+    )
+    BY_SLICES(best, scratch, INT8_PANEL)
+    return end_best(&best, &scratch);
 }
 
 /* The same in float32. */
@@ -293,12 +355,10 @@ int float_topk(
     const float *x, long rows, long k, const float *weight, const float *bias, long n, const uint8_t *banned, long count,
     float *values, int64_t *tokens, const int64_t *must, float *forced
 ) {
-    size_t for_totals = aligned(rows * sizeof(Total));
-    Total *totals = reserve(for_totals + rows * SLICE * COLUMNS * sizeof(float));
-    float *scores = (float *)((char *)totals + for_totals);
-    Best best = begin_best(rows, n, banned, count, values, tokens, must, forced, totals, scores);
-#define FLOAT_PANEL(y, at, left) \
-    float_panel(x, rows, k, weight + (at) * k, bias + (at), y, SLICE * COLUMNS, left)
-    BY_SLICES(&best, FLOAT_PANEL)
-    return end_best(&best);
+    Best best = {rows, n, count, banned, values, tokens, must, forced};
+    long parts = threads_for(rows * n * k);
+    Scratch scratch = begin_scratch(&best, parts, reserve(scratch_bytes(&best, parts)));
+#define FLOAT_PANEL(y, at, left) float_panel(x, rows, k, weight + (at) * k, bias + (at), y, SLICE * COLUMNS, left)
+    BY_SLICES(best, scratch, FLOAT_PANEL)
+    return end_best(&best, &scratch);
 }

@@ -34,6 +34,7 @@ SCREENED_TOLERANCE = (
 SURE = 3e-3  # tokens as probable are scored in float32 too, however few are asked for
 FINE = 0.25  # x has one term of 8 bits if its rounding adds so much to the bound of a mean token's score at most,
 MAX_SHARE = 1.5  # and at most so many times what the rounding of W adds
+MOST_MISSED = -0.5  # of a row's probability, by screening
 MAX_NEAR = 512  # tokens near the best in a row; to gather more takes as long as the whole product
 KERNEL_COLUMNS = 64  # of a tile of our own kernels
 ZERO_POINT = 128  # oneDNN multiplies unsigned activations by signed weights
@@ -354,7 +355,10 @@ class ScreenedLinear(nn.Module):
         exact = [self.weight.index_select(0, part).mul_(one).sum(-1) for part, one in parts]
         exact, first = torch.cat(exact) + self.bias[token], near.cumsum(0) - near
         change = (exact - total[row]).exp_() - rough.flatten()[row * rough.shape[1] + token].exp_()
-        total += total.new_zeros(len(x)).index_add_(0, row, change).log1p_()
+        change = total.new_zeros(len(x)).index_add_(0, row, change)
+        if change.min() < MOST_MISSED:  # the rest of the sum is lost beside what it was taken from
+            return None
+        total += change.log1p_()
         place = row * (width := int(near.max())) + torch.arange(len(row)) - first[row]
         values = exact.new_full((len(x) * width,), -torch.inf).index_copy_(0, place, exact).view(-1, width)
         values, picked = stable_topk(values, count)

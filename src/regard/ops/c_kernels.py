@@ -30,18 +30,26 @@ def compile_kernels(source: Path) -> ctypes.CDLL | None:
     try:
         cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
         texts = source.read_bytes(), HEADER.read_bytes(), " ".join([compiler, *COMPILE]).encode()
-        version = sha256(b"".join(texts)).hexdigest()[:16]
+        version = sha256(b"".join(texts) + " ".join(openmp := openmp_of_torch()).encode()).hexdigest()[:16]
         library = cache_folder / f"{source.stem}-{version}.so"
         if not library.exists():
             cache_folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache_folder) as folder:  # of two that compile the last one stays
                 built = Path(folder) / library.name
-                command = [compiler, *COMPILE, f"-I{HEADER.parent}", "-o", str(built), str(source), "-lm"]
+                command = [compiler, *COMPILE, f"-I{HEADER.parent}", "-o", str(built), str(source), *openmp, "-lm"]
                 subprocess.run(command, check=True, capture_output=True, timeout=60)
                 built.replace(library)
         return ctypes.CDLL(str(library))
     except (OSError, RuntimeError, subprocess.SubprocessError):  # no home, no room, a compiler that fails
         return None
+
+
+def openmp_of_torch() -> list[str]:
+    """Links the OpenMP library that torch has loaded, whose threads wait for its work and for ours; two such libraries
+    would take the cores from each other. Where torch has another kind of threads, kernels compute in one."""
+    maps = Path("/proc/self/maps")
+    loaded = re.search(r"(?m) (/\S*/libgomp[^/\s]*)$", maps.read_text()) if maps.exists() else None
+    return [] if loaded is None else ["-fopenmp", "-Wl,--as-needed", loaded[1]]
 
 
 def has_avx512_vnni() -> bool:
