@@ -242,7 +242,10 @@ def test_samples_from_the_beam_cache_are_those_of_any_model(samples, monkeypatch
     made, chance = decided(), random.Random(3)
     sources = [tuple(chance.randrange(3, 11) for _ in range(chance.randrange(1, 9))) for _ in range(23)]
     search = Sampling(0.9, top_p=0.95, seed=4, samples=samples, max_length=LengthLimit(2.0, 40))
-    more = {"prefixes": [PREFIXES[n % 5] for n in range(23)], "constraints": Constraints(min_length=2, banned={7})}
+    more = {
+        "prefixes": [PREFIXES[n % 5] for n in range(23)],
+        "constraints": Constraints(min_length=2, banned=frozenset({7})),
+    }
     wanted = translate(Plain(made), sources, search, **more)
     lengths = {len(one.ids) for some in wanted for one in some}
     assert min(lengths) < 5 < 25 < max(lengths)  # more than the slots at first
