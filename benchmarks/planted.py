@@ -820,7 +820,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("checkpoint", "keeps the oldest, not the newest", "if due(step)][-newest:]", "if due(step)][:newest]"),
         ("checkpoint", "the best is deleted with the old ones", "keep = {*always, *steps[-1:]", "keep = {*steps[-1:]"),
         ("checkpoint", "goes on from the oldest", "for path in reversed(checkpoints(folder)):", "for path in checkpoints(folder):"),
-        ("checkpoint", "the optimiser's memory is lost", 
+        ("checkpoint", "the optimiser's memory is lost",
          "            load_optimiser(optimiser, load_file(path / OPTIMISER) if whole else read_shards(path / SHARDS, optimiser))\n", ""),
         ("checkpoint", "what several processes wrote is not read", "            load(found, storage_reader=reader, no_dist=True)\n", "            pass\n"),
         ("checkpoint", "the parts are not among the files that are checked", "{WEIGHTS: checksum(draft / WEIGHTS), **sums}", "{WEIGHTS: checksum(draft / WEIGHTS), **dict([*sums.items()][:1])}"),
