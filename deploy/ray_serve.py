@@ -3,7 +3,9 @@
     pip install 'regard[ray]'
     REGARD_RUNS=run serve run deploy.ray_serve:app
 
-Each replica has its own models and batches; Ray starts more of them when more requests are under way.
+Each replica has its own models and batches; Ray starts more of them when more requests are under way. The keys of
+REGARD_API_KEYS are asked for as by `regard api`. POST /admin/reload reaches one replica alone: to load models again on
+all, deploy again.
 """
 
 import os
@@ -15,12 +17,12 @@ from starlette.types import ASGIApp
 
 def build_app() -> ASGIApp:
     """Called on every replica."""
+    from regard.cli.visualize import read_keys
     from regard.serve.api import Api, create_api
     from regard.serve.model_store import ModelStore
 
     runs = [Path(run) for run in os.environ["REGARD_RUNS"].split(os.pathsep)]
-    keys = [key for key in os.environ.get("REGARD_API_KEYS", "").split(",") if key]
-    return create_api(Api(ModelStore.from_folders(runs), keys=keys), loopback=False)
+    return create_api(Api(ModelStore.from_folders(runs), keys=read_keys(None)), loopback=False)
 
 
 app = serve.deployment(

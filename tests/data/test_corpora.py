@@ -431,6 +431,30 @@ def test_rows_of_a_data_set_are_pairs_in_either_form(monkeypatch):
         list(parse_sources(["hf:some/books:en-fr"], ("de", "en"))[0].read(str))
 
 
+def test_a_data_set_that_was_saved_to_disk_is_read_from_there(monkeypatch, tmp_path):
+    (tmp_path / "state.json").write_text("{}")
+    rows, refuse = [{"en": "the cat", "fr": "le chat"}], pytest.fail
+    package = SimpleNamespace(load_from_disk={str(tmp_path): rows}.__getitem__, load_dataset=refuse)
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    monkeypatch.setattr("regard.data.corpora.find_spec", lambda name: name)
+    (source,) = parse_sources([f"hf:{tmp_path}"], ("en", "fr"))
+    assert list(source.read(str)) == [SentencePair("the cat", "le chat")]
+
+
+def test_data_sets_of_the_real_package(tmp_path):
+    """In each form that a folder may have."""
+    package = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'regard[sources]'")
+    rows = [{"translation": {"en": f"the cat {n}", "fr": f"le chat {n}"}} for n in range(3)]
+    found = package.Dataset.from_list(rows)
+    found.save_to_disk(str(tmp_path / "one"))
+    package.DatasetDict({"train": found}).save_to_disk(str(tmp_path / "splits"))
+    (tmp_path / "files").mkdir()
+    found.to_parquet(str(tmp_path / "files" / "train.parquet"))
+    for name in ("one", "splits", "files"):
+        (source,) = parse_sources([f"hf:{tmp_path / name}"], ("en", "fr"))
+        assert list(source.read(str)) == [SentencePair(f"the cat {n}", f"le chat {n}") for n in range(3)]
+
+
 def test_mtdata_downloads_what_is_not_there(monkeypatch, tmp_path):
     codes = SimpleNamespace(bcp47={"en": "eng", "fr": "fra", "de": "deu"}.__getitem__)
     for name, module in {"mtdata": None, "mtdata.iso": None, "mtdata.iso.bcp47": codes}.items():

@@ -27,6 +27,7 @@ from regard.decode import (
 )
 from regard.decode.beam import search_single_threaded
 from regard.decode.beam_decoder import search_by_cores
+from regard.decode.kv_cache import TransformerBeams
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE, Int8Linear, KernelLinear
 from regard.decode.search import make_requests
 from regard.decode.topk import chunked_topk, stable_topk
@@ -233,6 +234,28 @@ def test_a_search_that_needs_more_falls_back_on_the_model_or_refuses():
     other = reference_translate(made, SOURCES, narrow, constraints=rule)
     assert_same(one, other)
     assert tuple(stream(ready, SOURCES[0], Greedy(LIMIT))) == translate(ready, SOURCES[:1], Greedy(LIMIT))[0][0].ids
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_samples_from_the_beam_cache_are_those_of_any_model(samples, monkeypatch):
+    """Of many sentences, some of which leave before others; with forced tokens and forbidden ones."""
+    made, chance = decided(), random.Random(3)
+    sources = [tuple(chance.randrange(3, 11) for _ in range(chance.randrange(1, 9))) for _ in range(23)]
+    search = Sampling(0.9, top_p=0.95, seed=4, samples=samples, max_length=LengthLimit(2.0, 40))
+    more = {
+        "prefixes": [PREFIXES[n % 5] for n in range(23)],
+        "constraints": Constraints(min_length=2, banned=frozenset({7})),
+    }
+    wanted = translate(Plain(made), sources, search, **more)
+    lengths = {len(one.ids) for some in wanted for one in some}
+    assert min(lengths) < 5 < 25 < max(lengths)  # more than the slots at first
+    asked = []
+    step = TransformerBeams.step
+    monkeypatch.setattr(TransformerBeams, "step", lambda self, *rest: asked.append(1) or step(self, *rest))
+    for ready in (made, prepare(made)):
+        assert_same(translate(ready, sources, search, **more), wanted)
+        assert asked
+        asked.clear()
 
 
 def test_in_8_bits_too_every_search_runs_the_model_that_was_prepared():

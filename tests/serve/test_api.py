@@ -55,6 +55,7 @@ from tests.see.untrained_models import CAT, LEARNERS, generator, translator
 from .client import HERE, TOKEN
 
 KEY = "a key of the tests, long enough"
+FORM = {"Content-Type": "Application/X-WWW-Form-Urlencoded; charset=UTF-8"}
 CLI_SEARCH = Beam(5, length_penalty=1.0)  # what `regard translate` searches with
 
 
@@ -274,6 +275,34 @@ def test_a_form_is_read_as_libretranslates_clients_send_it(client):
     assert form.json() == client.post("/translate", json={"q": CAT, "source": "en", "target": "fr"}).json()
 
 
+def test_what_clients_leave_out_or_do_not_name_is_understood(client):
+    asked = {"q": CAT, "source": "en", "target": "fr"}
+    expected = client.post("/translate", json=asked).json()
+    nulls = {**asked, "format": None, "alternatives": None, "api_key": None}
+    assert client.post("/translate", json=nulls).json() == expected
+    assert client.post("/translate", content=json.dumps(asked), headers=FORM).json() == expected  # curl's default
+
+
+def test_a_refusal_names_the_field_and_what_is_wrong_with_the_type_it_has(client):
+    asked = {"model": "write", "prompt": CAT}
+    for wrong, sentence in (
+        ({"stop": ["a"] * 5}, "stop: List should have at most 4 items"),
+        ({"prompt": "a" * 20_001}, "prompt: String should have at most 20000 characters"),
+        ({"n": 0}, "n: Input should be greater than or equal to 1"),
+        ({"prompt": {}}, "prompt: Input should be a valid string"),
+    ):
+        assert error_of(client.post("/v1/completions", json={**asked, **wrong}), 400).startswith(sentence)
+    for content, kind in ((b"--x", "multipart/form-data; boundary=x"), (b'{"q": "x"}', "text/plain"), (b"[]", "")):
+        refused = client.post("/translate", content=content, headers={"Content-Type": kind})
+        assert error_of(refused, 400) == "the body is not a JSON object; send one, with Content-Type: application/json"
+    assert "UTF-8" in error_of(
+        client.post("/translate", content=b'{"q":"\xff"}', headers={"Content-Type": "application/json"}), 400
+    )
+    refused = client.put("/translate")
+    assert error_of(refused, 405) == "PUT is not for /translate; GET /openapi.json lists what there is"
+    assert refused.headers["Allow"] == "POST"
+
+
 def test_alternatives_are_the_rest_of_the_n_best_list(client, models):
     asked = {"q": [CAT], "source": "en", "target": "fr", "alternatives": 2}
     answer = client.post("/translate", json=asked).json()
@@ -336,11 +365,36 @@ def test_a_stream_is_the_completion_in_parts(client):
         assert [one["finish_reason"] for one in mine] == [None] * (len(mine) - 1) + [choice["finish_reason"]]
         joined = [value for one in mine for value in one["logprobs"]["token_logprobs"]]
         assert joined == choice["logprobs"]["token_logprobs"]
-        for value, top in zip(joined, choice["logprobs"]["top_logprobs"], strict=True):
-            assert len(top) == 2
-            assert value <= max(top.values()) + 1e-6
+        for name in ("tokens", "text_offset", "top_logprobs"):
+            assert [value for one in mine for value in one["logprobs"][name]] == choice["logprobs"][name]
+        told = choice["logprobs"]
+        for token, value, top in zip(told["tokens"], joined, told["top_logprobs"], strict=True):
+            assert 2 <= len(top) <= 3
+            assert top[token] == value <= max(top.values())
+        for token, offset in zip(told["tokens"], told["text_offset"], strict=True):
+            assert choice["text"][offset:].lstrip().startswith(token)
     usage = events_of(completion(client, **asked, stream=True, stream_options={"include_usage": True}))[-1]
     assert usage["usage"] == whole["usage"]
+
+
+def test_a_prompt_may_be_the_ids_of_its_tokens(client, models):
+    _, ids = models["write"].encode_prompt(CAT)
+    text, other = (completion(client, prompt=prompt, max_tokens=4).json() for prompt in (CAT, "the"))
+    assert completion(client, prompt=ids, max_tokens=4).json()["choices"] == text["choices"]
+    both = completion(client, prompt=[ids, ids[:1]], max_tokens=4, n=1).json()
+    assert [one["text"] for one in both["choices"]] == [one["choices"][0]["text"] for one in (text, other)]
+    assert both["usage"]["prompt_tokens"] == len(ids) + 1
+    size = len(models["write"].model.embedding.weight)
+    for wrong in (size, -1):
+        refused = client.post("/v1/completions", json={"model": "write", "prompt": [5, wrong]})
+        assert error_of(refused, 400) == f"prompt: token {wrong} is not in the vocabulary; ids are 0 to {size - 1}"
+
+
+def test_settings_at_the_ends_of_what_openai_allows(client):
+    best = completion(client, prompt=CAT, max_tokens=4, temperature=0).json()["choices"]
+    assert completion(client, prompt=CAT, max_tokens=4, top_p=0).json()["choices"] == best
+    drawn = [completion(client, prompt=CAT, max_tokens=4, seed=-1).json()["choices"] for _ in range(2)]
+    assert drawn[0] == drawn[1]
 
 
 def test_a_stop_text_ends_a_completion_before_it(client):
@@ -540,6 +594,9 @@ def test_a_long_body_and_another_host_are_refused(models):
     api = Api(ModelStore.from_models({"tag": models["tag"]}), limits=ApiLimits(max_body=2000))
     with client_of_api(api) as client:
         assert "2,000 bytes" in error_of(client.post("/models/tag/tag", json={"texts": "a" * 3000}), 413)
+        refused = client.post("/v1/completions", json={"prompt": "a" * 3000})
+        assert refused.json()["error"]["type"] == "invalid_request_error"  # an object, as OpenAI's clients expect
+        assert client.head("/health").status_code == client.head("/ready").status_code == 200
         assert client.get("/health", headers={"Host": "elsewhere.com"}).status_code == 400
         assert "access-control-allow-origin" not in client.get("/health", headers={"Origin": "https://a.b"}).headers
     with client_of_api(api, origins=["https://a.b"]) as client:
@@ -547,6 +604,22 @@ def test_a_long_body_and_another_host_are_refused(models):
             client.get("/health", headers={"Origin": "https://a.b"}).headers["access-control-allow-origin"]
             == "https://a.b"
         )
+
+
+def test_a_body_that_is_too_long_is_read_so_that_its_client_sees_the_refusal(models):
+    """A client that is still sending when its connection is closed reports a reset, and never the answer."""
+    app = create_api(Api(ModelStore.from_models({"tag": models["tag"]}), limits=ApiLimits(max_body=2000)))
+    parts, sent = [{"type": "http.request", "body": b"a" * 3000, "more_body": n < 9} for n in range(10)], []
+
+    async def receive():
+        return parts.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/translate", "headers": [(b"host", b"127.0.0.1")]}
+    asyncio.run(app({**scope, "query_string": b"", "client": None, "server": ("127.0.0.1", 1)}, receive, send))
+    assert (sent[0]["status"], parts) == (413, [])
 
 
 def test_keys_are_asked_for_wherever_something_is_computed(models):
@@ -560,6 +633,14 @@ def test_keys_are_asked_for_wherever_something_is_computed(models):
         assert client.get("/models", headers={"X-API-Key": f"{KEY} 2"}).status_code == 200
         reloaded = client.post("/admin/reload", headers={"Authorization": f"Bearer {KEY}"})
         assert reloaded.json() == {"reloaded": ["t"]}
+        # as the package libretranslatepy asks: a form with the key, of a GET as well
+        form = {"content": f"api_key={KEY}".replace(" ", "+"), "headers": FORM}
+        assert client.request("GET", "/languages", **form).json()[0]["code"] == "en"
+        assert "not detected" in error_of(client.post("/detect", **form), 400)
+        form["content"] = "q=a&api_key=x"
+        assert "key" in error_of(client.request("GET", "/languages", **form), 401)
+        assert "key" in error_of(client.post("/detect", **form), 401)
+        assert "key" in error_of(client.get("/languages"), 401)
     with client_of_api(Api(ModelStore.from_models({"t": models["translate"]}))) as client:
         assert "no API keys" in error_of(client.post("/admin/reload"), 401)
 

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 
 from regard.cli import app
+from regard.cli.visualize import API_PORT
+from regard.serve.api import ApiLimits
+from regard.serve.server import DRAIN_SECONDS
 from tests.see.untrained_models import translator
 
 ROOT = Path(__file__).parents[2]
@@ -18,8 +22,6 @@ DEPLOY = ROOT / "deploy"
 
 
 def test_the_container_runs_a_command_whose_options_exist():
-    from typer.main import get_command
-
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     (entry,) = [json.loads(line.removeprefix("ENTRYPOINT ")) for line in lines if line.startswith("ENTRYPOINT")]
     commands = get_command(app).commands  # type: ignore[attr-defined]
@@ -34,13 +36,25 @@ def test_compose_and_kubernetes_agree_with_the_server():
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     deployment, service = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {container[probe]["httpGet"]["port"] for probe in container if probe.endswith("Probe")} == {8643}
+    flags = {flag for option in get_command(app).commands["api"].params for flag in option.opts}  # type: ignore[attr-defined]
+    assert {word for word in container["args"] if word.startswith("--")} <= flags
+    (pause,) = (int(word) for word in container["lifecycle"]["preStop"]["exec"]["command"][1:])
+    longest = ApiLimits().timeout + DRAIN_SECONDS + 1  # see serve_api
+    assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= pause + longest
+    assert int(compose["api"]["stop_grace_period"].removesuffix("s")) >= longest
+    # a relative folder would be looked for beside the compose file, not where the command is given
+    assert "RUN=$PWD/run" in (DEPLOY / "compose.yaml").read_text()
     assert compose["api"]["ports"] == ["127.0.0.1:8643:8643"]
     assert container["ports"][0]["containerPort"] == service["spec"]["ports"][0]["targetPort"] == 8643
     assert {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")} == {
         "/health",
         "/ready",
     }
-    assert (DEPLOY / "prometheus.yml").exists()
+    (scraped,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    assert scraped["static_configs"] == [{"targets": ["api:8643"]}]
+    assert f"EXPOSE {API_PORT}\n" in (dockerfile := (DEPLOY / "Dockerfile").read_text())
+    assert f"http://127.0.0.1:{API_PORT}/ready" in dockerfile
 
 
 RAY = """

@@ -1,7 +1,10 @@
 """Several processes step as one: the same gradient, the same order of examples, and exact resume after kill -9."""
 
+import json
 import random
 import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +23,7 @@ from regard.data.preparation import prepare_corpora
 from regard.models.config import LanguageModelConfig
 from regard.tasks.registry import get_task
 from regard.tasks.translation.task import Translator
-from regard.training.checkpoint import Progress
+from regard.training.checkpoint import Progress, checkpoint_path, read_valid_state
 from regard.training.config import TrainingJob, TrainSettings, make_train_config
 from regard.training.distributed import (
     ProcessGroup,
@@ -289,6 +292,50 @@ def test_a_run_goes_on_with_another_number_of_processes(train, prepared, tmp_pat
     one, several = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "several"))
     for name, weight in one.items():
         torch.testing.assert_close(several[name], weight, rtol=0, atol=2e-3)  # Adam divides by what is nearly 0
+
+
+def test_with_fsdp_each_process_writes_its_part_of_a_checkpoint(tmp_path):
+    """In safetensors alone; a torn part costs that checkpoint, and one process reads what several wrote."""
+    train = {"parallel": "fsdp", "steps": 6, "gradient_accumulation": 2}
+    for name in ("straight", "torn"):
+        codes = run_processes(2, tmp_path, follow, tmp_path / name, 6 if name == "straight" else 4, train)
+        assert codes == [0] * 2, messages(tmp_path)
+    last = checkpoint_path(tmp_path / "torn" / "checkpoints", 4)
+    names = sorted(str(path.relative_to(last)) for path in last.rglob("*") if path.is_file())
+    assert names == sorted(["state.json", *json.loads((last / "state.json").read_text())["sums"]])
+    first, second = (load_file(last / name) for name in names if name.startswith("optimiser/"))
+    weights = load_file(last / "model.safetensors")
+    for part in (first, second):
+        size = sum(tensor.numel() for tensor in part.values())
+        assert 0.8 < size / sum(weight.numel() for weight in weights.values()) < 1.2  # half of two moments
+    shutil.copytree(tmp_path / "torn", tmp_path / "one")
+    part = last / next(name for name in names if name.startswith("optimiser/"))
+    part.write_bytes(part.read_bytes()[:-1])
+    assert read_valid_state(last) is None
+    assert run_processes(2, tmp_path, follow, tmp_path / "torn", 6, train) == [0] * 2, messages(tmp_path)
+    assert_same_run(tmp_path / "torn", tmp_path / "straight")
+    follow(ProcessGroup(), tmp_path / "one", 6, train)
+    torch.testing.assert_close(losses(tmp_path / "one"), losses(tmp_path / "straight"), rtol=1e-5, atol=0)
+
+
+def follow_on_a_full_disk(group: ProcessGroup, folder: Path, train: dict[str, Any]) -> None:
+    """Process 1 can write no file that is longer than a message."""
+    if group.rank:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (999, resource.RLIM_INFINITY))
+    follow(group, folder, 6, train)
+
+
+def test_a_part_that_cannot_be_written_ends_all_with_one_message(tmp_path):
+    train = {"parallel": "fsdp", "steps": 6}
+    assert run_processes(2, tmp_path, follow, tmp_path / "run", 2, train) == [0] * 2, messages(tmp_path)
+    codes = run_processes(2, tmp_path, follow_on_a_full_disk, tmp_path / "run", train)
+    assert sorted(code or 0 for code in codes) == [1, 2]
+    (said,) = messages(tmp_path)
+    assert said.startswith(f"cannot write a checkpoint to {tmp_path}/run/checkpoints: process 1: ")
+    assert said.endswith("File too large; earlier ones are untouched")
+    assert saved_step(tmp_path / "run") == 2
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob(".draft-*")] == []
 
 
 @pytest.mark.parametrize(

@@ -754,8 +754,11 @@ def huggingface_rows(word: str, split: str) -> tuple[Callable[[], Iterable[Any]]
     wanted = {"valid": "validation"}.get(split, split)
 
     def open_rows() -> Iterable[Any]:
+        datasets = import_module("datasets")
         try:
-            return import_module("datasets").load_dataset(name, config or None, split=wanted, streaming=True)
+            if (Path(name) / "state.json").is_file():  # one that save_to_disk wrote, which has no splits
+                return datasets.load_from_disk(name)
+            return datasets.load_dataset(name, config or None, split=wanted, streaming=True)
         except Exception as error:  # of whatever lies below: the hub, the network, a file
             reason = " ".join(str(error).split())
             raise ValueError(f"hf:{word}: cannot be loaded ({reason[:200]}); check the name and the split") from None

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,7 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.decode.beam import Beam, objections
+from regard.decode.beam import LEAVING, SENTENCES_PER_CORE, SLOTS, Beam, objections
+from regard.decode.beam_decoder import rows_that_stay, search_by_cores
+from regard.decode.kv_cache import TransformerBeams
 from regard.decode.search import (
     NOT_FINITE,
     Constraints,
@@ -138,24 +141,38 @@ def advance_stepwise(
     logits, state = model.step(rearrange(last, "n -> n 1"), before.state, before.memory)
     chosen = search.choose_allowed(logits[:, -1], before.rows, constraints)
 
-    rows, unfinished, finished = [], [], dict(before.finished)
-    for n, (row, (token, value)) in enumerate(zip(before.rows, chosen, strict=True)):
-        key = row.request.index, row.sample_index
-        if value == -torch.inf:  # no token is allowed
-            finished[key] = row.truncate(row.total)
-        elif token == EOS:
-            finished[key] = row.finish(value, row.total + value)
-        elif len(row.tokens) + 1 == row.request.max_length(search.max_length):
-            row = row.extend(token, value)
-            finished[key] = row.truncate(row.total)
-        else:
-            rows.append(row.extend(token, value))
-            unfinished.append(n)
+    finished = dict(before.finished)
+    extended = extend_rows(before.rows, chosen, search.max_length, finished)
+    unfinished = [n for n, row in enumerate(extended) if row is not None]
+    rows = [row for row in extended if row is not None]
     memory = before.memory
     if rows and len(rows) < len(before.rows):
         index = torch.tensor(unfinished, device=last.device)
         state, memory = state.pick(index), memory.pick(index)
     return StepwiseState(tuple(rows), state, memory, finished)
+
+
+def extend_rows(
+    rows: Sequence[PartialHypothesis],
+    chosen: Sequence[tuple[int, float]],
+    limit: LengthLimit,
+    finished: dict[tuple[int, int], Hypothesis],
+) -> list[PartialHypothesis | None]:
+    """Each by its token; None where that ends it, which is then among the finished."""
+    found: list[PartialHypothesis | None] = []
+    for row, (token, value) in zip(rows, chosen, strict=True):
+        key = row.request.index, row.sample_index
+        extended = None
+        if value == -torch.inf:  # no token is allowed
+            finished[key] = row.truncate(row.total)
+        elif token == EOS:
+            finished[key] = row.finish(value, row.total + value)
+        else:
+            extended = row.extend(token, value)
+            if len(extended.tokens) == row.request.max_length(limit):
+                finished[key], extended = extended.truncate(extended.total), None
+        found.append(extended)
+    return found
 
 
 def stream(
@@ -263,6 +280,19 @@ class Sampling(StepwiseSearch):
     def width(self) -> int:
         return self.samples
 
+    def run(self, model, requests, constraints):
+        beams = Beam(self.samples, max_length=self.max_length)
+        if (
+            not isinstance(model, Transformer)
+            or model.embeddings.bias.is_cuda
+            or objections(model, beams, requests, constraints)
+        ):
+            return super().run(model, requests, constraints)
+        sample = partial(sample_with_cache, model, self, constraints)
+        if (cores := min(torch.get_num_threads(), len(requests) // SENTENCES_PER_CORE)) > 1:
+            return search_by_cores(sample, requests, cores)
+        return sample(requests)
+
     def choose(self, scores: Float[Tensor, "n v"], rows: Sequence[PartialHypothesis]) -> Int[Tensor, " n"]:
         return self.draw(scores, [self.uniform_draw(row) for row in rows])
 
@@ -311,3 +341,35 @@ def draw_indices(probabilities: Float[Tensor, "n k"], uniform: Sequence[float]) 
     # rounding may carry the number up to the total itself, which nothing passes
     number = number.minimum(total.nextafter(torch.zeros_like(total)))
     return (reached <= rearrange(number, "n -> n 1")).sum(-1).clamp_max(probabilities.shape[-1] - 1)
+
+
+@torch.inference_mode()
+def sample_with_cache(
+    model: Transformer, search: Sampling, constraints: Constraints, requests: Sequence[DecodingRequest]
+) -> list[list[Hypothesis]]:
+    """As any other model is sampled from, with the beam KV cache: samples are beams, and each is its own parent."""
+    k, left, finished = search.samples, list(requests), dict[tuple[int, int], Hypothesis]()
+    steps = max(request.max_length(search.max_length) for request in requests)
+    decoder = TransformerBeams.of(model, [one.source for one in requests], beams=k, slots=SLOTS * k, steps=steps)
+    rows: list[PartialHypothesis | None] = [PartialHypothesis(one, n) for one in requests for n in range(k)]
+    while left:
+        last = torch.tensor([row.tokens[-1] if row and row.tokens else BOS for row in rows]).view(-1, k)
+        goes = torch.tensor([row is not None for row in rows]).view(-1, k)
+        live = decoder.live(goes)
+        hidden = decoder.step(last, torch.arange(k).expand_as(last), live)
+        going = [n for n, row in enumerate(rows) if row is not None]
+        unfinished = [row for row in rows if row is not None]
+        hidden = hidden[going] if live is None else hidden[: len(going)]  # of the live ones those come first
+        logits = model.embeddings.table("output").logits(hidden, model.embeddings.bias)
+        chosen = search.choose_allowed(logits, unfinished, constraints)
+        for n, row in zip(going, extend_rows(unfinished, chosen, search.max_length, finished), strict=True):
+            rows[n] = row
+        done = [not any(rows[first : first + k]) for first in range(0, len(rows), k)]
+        if all(done):
+            left = []
+        elif LEAVING * sum(done) >= len(done):
+            staying = rows_that_stay(done)
+            decoder = decoder.keep(torch.tensor(staying))
+            left = [left[one] for one in staying]
+            rows = [row for one in staying for row in rows[one * k : (one + 1) * k]]
+    return [[finished[request.index, n] for n in range(k)] for request in requests]

@@ -7,6 +7,7 @@ has one on the day it is written. Whatever computes is a job of the scheduler, w
 import asyncio
 import base64
 import binascii
+import gc
 import logging
 import secrets
 import tempfile
@@ -72,6 +73,8 @@ from regard.tasks.registry import MAX_SENTENCE_TOKENS, get_task
 from regard.tasks.translation.task import translation_output
 
 OPEN_PATHS = ("/health", "/ready", "/metrics")  # that need no key
+BODY_KEY_PATHS = ("/translate", "/languages", "/detect")  # to which LibreTranslate's clients send it in the body
+DISCARDED_BYTES = 64 * 2**20  # of a body that is too long: a client that still sends would not see the refusal
 MAX_ATTENTION_TOKENS = 512  # of an input whose weights are sent as numbers
 CHARACTERS_PER_TOKEN = 4  # at least about so many, where only the budget needs to know
 VERSIONS = count()
@@ -213,12 +216,15 @@ class Api:
     async def reload(self) -> list[str]:
         """Every model from its folder again; what was accepted before ends with the model it began with."""
         async with self.reloading:
+            gc.collect()  # those of a reload just before
             try:
                 found = {name: await asyncio.to_thread(self.load, name) for name in self.store.entries}
             except (ValueError, OSError) as error:
                 self.metrics.reloads.labels("failed").inc()
                 raise RequestError(f"the models are as they were: {error}", 409) from None
             self.models = found
+            # the old ones, and their search processes, go with the last request that they answer
+            asyncio.get_running_loop().call_later(self.limits.timeout, gc.collect)
             self.metrics.reloads.labels("done").inc()
             logging.getLogger("regard").info("reloaded", extra={"fields": {"models": [*found]}})
             return [*found]
@@ -352,11 +358,11 @@ class ApiMiddleware(HTTPMiddleware):
         identity = headers.get("x-request-id", "")[:64].strip() or uuid4().hex
         identity = identity if identity.isascii() and identity.isprintable() else uuid4().hex
         try:
-            refusal = self.refusal(scope["path"], headers) or await self.read(receive, body)
+            refusal = self.refusal(scope["path"], headers) or await self.read(scope["path"], receive, body)
             if refusal is not None:
                 await refusal(scope, receive, answer)
                 return
-            if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+            if headers.get("content-type", "").lower().startswith("application/x-www-form-urlencoded"):
                 body[:] = form_as_json(bytes(body))  # LibreTranslate's own clients send forms
                 scope["headers"] = [
                     *(one for one in scope["headers"] if one[0] not in (b"content-type", b"content-length"))
@@ -375,11 +381,11 @@ class ApiMiddleware(HTTPMiddleware):
             )
 
     def refusal(self, path: str, headers: Headers) -> Response | None:
-        if path in OPEN_PATHS or path == "/translate" or not self.api.keys:  # /translate may have the key in its body
+        if path in OPEN_PATHS or path in BODY_KEY_PATHS or not self.api.keys:
             return None
         return None if self.api.accepts(header_key(headers)) else error_response(path, NO_KEY, 401)
 
-    async def read(self, receive: Receive, body: bytearray) -> Response | None:
+    async def read(self, path: str, receive: Receive, body: bytearray) -> Response | None:
         """The whole body; a refusal if it is too long, or all bodies together are."""
         more = True
         while more:
@@ -388,13 +394,24 @@ class ApiMiddleware(HTTPMiddleware):
                 return Response(status_code=400)
             part, more = message.get("body", b""), message.get("more_body", False)
             if len(body) + len(part) > self.api.limits.max_body:
-                return error_response("", f"more than {self.api.limits.max_body:,} bytes were sent; send less", 413)
+                await discard(receive, more=more)
+                return error_response(path, f"more than {self.api.limits.max_body:,} bytes were sent; send less", 413)
             try:
                 self.api.bodies.add(len(part))
             except RequestError as full:
-                return error_response("", str(full), full.status)
+                await discard(receive, more=more)
+                return error_response(path, str(full), full.status)
             body += part
         return None
+
+
+async def discard(receive: Receive, *, more: bool) -> None:
+    """The rest of a body, as far as `DISCARDED_BYTES`."""
+    count = 0
+    while more and count < DISCARDED_BYTES:
+        message = await receive()
+        count += len(message.get("body", b""))
+        more = message.get("more_body", False)
 
 
 NO_KEY = "an API key is needed; send it as Authorization: Bearer KEY"
@@ -407,6 +424,8 @@ def header_key(headers: Headers) -> str | None:
 
 def form_as_json(body: bytes) -> bytes:
     """A field that occurs once is a string, one that occurs more often a list."""
+    if body.lstrip()[:1] == b"{":  # curl sends JSON as a form if nobody names its type
+        return body
     found = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=1000)
     return encode_json({name: values if len(values) > 1 else values[0] for name, values in found.items()})
 
@@ -421,12 +440,12 @@ def replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def error_response(path: str, sentence: str, status: int) -> Response:
+def error_response(path: str, sentence: str, status: int, more: Mapping[str, str] | None = None) -> Response:
     """In the form that clients of these routes expect: OpenAI's an object, all others a sentence."""
     sentence = " ".join(sentence.split())
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": sentence, "type": kind, "param": None, "code": None} if path.startswith("/v1/") else sentence
-    headers = {429: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status)
+    headers = {429: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status) or more
     return Response(encode_json({"error": error}), status, headers, media_type="application/json")
 
 
@@ -436,16 +455,32 @@ async def handle_error(request: Request, error: Exception) -> Response:
         case RequestError():
             return error_response(path, str(error), error.status)
         case RequestValidationError():
-            wrong = error.errors()[0]
-            where = ".".join(str(one) for one in wrong["loc"][1:]) or "the body"
-            return error_response(path, f"{where[:80]}: {wrong['msg']}", 400)
+            return error_response(path, validation_sentence(error.errors()), 400)
         case HTTPException():
-            said = {404: f"there is nothing at {path[:80]}; GET /openapi.json lists what there is"}
-            return error_response(path, said.get(error.status_code, str(error.detail)), error.status_code)
+            there = "GET /openapi.json lists what there is"
+            said = {
+                400: "the body cannot be read; send JSON in UTF-8",
+                404: f"there is nothing at {path[:80]}; {there}",
+                405: f"{request.method} is not for {path[:80]}; {there}",
+            }
+            sentence = said.get(error.status_code, str(error.detail))
+            return error_response(path, sentence, error.status_code, error.headers)
         case ValueError():
             return error_response(path, str(error), 400)
     logging.getLogger("regard").error("error in %s", path, exc_info=error)
     return error_response(path, f"internal error ({type(error).__name__}); see the server log", 500)
+
+
+def validation_sentence(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first thing that is wrong; of a field that may be of several types, what is wrong with the type it has."""
+    field = errors[0]["loc"][1:2]
+    same = [one for one in errors if one["loc"][1:2] == field]
+    wrong = next((one for one in same if not one["type"].endswith("_type")), same[0])
+    if wrong["loc"] == ("body",):
+        return "the body is not a JSON object; send one, with Content-Type: application/json"
+    # pydantic names the types as well, as list[str]
+    where = ".".join(str(one) for n, one in enumerate(wrong["loc"][1:]) if n == 0 or isinstance(one, int))
+    return f"{where[:80] or 'the body'}: {wrong['msg']}"
 
 
 def ok(value: Any) -> Response:
@@ -768,11 +803,13 @@ def create_api(
         swagger_ui_oauth2_redirect_url=None,
     )
 
+    @app.head("/health", include_in_schema=False)  # what monitors ask
     @app.get("/health")
     async def health() -> Response:
         """The process lives."""
         return ok({"status": "ok"})
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready")
     async def ready() -> Response:
         """Whether new requests should be sent here: not while it shuts down."""
@@ -802,7 +839,11 @@ def create_api(
     app.add_middleware(ApiMiddleware, api=api)
     if origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Request-Id"],
         )
     if loopback:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[host.strip("[]") for host in HOSTS])

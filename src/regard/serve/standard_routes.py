@@ -1,7 +1,9 @@
 """Standard routes: translation as LibreTranslate has it, completions as OpenAI has them."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import SystemRandom
@@ -14,6 +16,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
 from regard.data.files import chunks
+from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.decode.beam import Beam
 from regard.decode.document_translation import advance_work, documents_work, sentence_translator
 from regard.decode.stepwise import Greedy, Sampling
@@ -38,8 +41,8 @@ class TranslateBody(BaseModel):
     q: Text | Annotated[list[Text], Field(max_length=1000)]
     source: str
     target: str
-    format: Literal["text", "html"] = "text"
-    alternatives: Annotated[int, Field(ge=0, le=100)] = 0
+    format: Literal["text", "html"] | None = "text"
+    alternatives: Annotated[int, Field(ge=0, le=100)] | None = 0
     api_key: str | None = None
 
 
@@ -64,7 +67,8 @@ def add_translation(app: FastAPI, api: Api) -> None:
         """
         if not api.accepts(header_key(request.headers) or body.api_key):
             raise RequestError(NO_KEY, 401)
-        if body.format == "html" and body.alternatives:
+        kind, alternatives = body.format or "text", body.alternatives or 0  # clients send null for what they leave out
+        if kind == "html" and alternatives:
             raise RequestError("html has no alternatives; leave them out, or send format text")
         if body.source == "auto":
             no_detection()
@@ -75,23 +79,34 @@ def add_translation(app: FastAPI, api: Api) -> None:
         texts = [body.q] if isinstance(body.q, str) else body.q
         lines = [text.splitlines() or [""] for text in texts]
         api.check_texts(flat := [line for text in lines for line in text])
-        best = 1 + body.alternatives
+        best = 1 + alternatives
         beam = Beam(max(Beam.size, best), length_penalty=1.0, n_best=best)  # as `regard translate` searches
         served = there[body.source, body.target]
         several = served.task_model.target_languages
-        if not body.alternatives and (not several or body.target in several):
-            whole = await translate_whole(api, request, served, texts, beam, body)
+        if not alternatives and (not several or body.target in several):
+            whole = await translate_whole(api, request, served, texts, beam, body.target, kind)
             return ok({"translatedText": whole[0] if isinstance(body.q, str) else whole})
         found = iter(await api.translate(request, served, flat, beam))
         joined = [join_lines([next(found) for _ in text], best) for text in lines]
         answer: dict[str, Any] = {"translatedText": [text for text, *_ in joined]}
-        if body.alternatives:
+        if alternatives:
             answer["alternatives"] = [rest for _, *rest in joined]
         return ok({name: one[0] for name, one in answer.items()} if isinstance(body.q, str) else answer)
 
+    async def require_key(request: Request) -> None:
+        """In a header, or in the body, where LibreTranslate's clients send it with a GET as well."""
+        key = header_key(request.headers)
+        if key is None and api.keys:
+            with suppress(ValueError, RecursionError):
+                sent = json.loads(await request.body())
+                key = str(sent.get("api_key")) if isinstance(sent, dict) else None
+        if not api.accepts(key):
+            raise RequestError(NO_KEY, 401)
+
     @app.get("/languages")
-    async def languages() -> Response:
+    async def languages(request: Request) -> Response:
         """The languages that can be translated, each with its targets."""
+        await require_key(request)
         by_source: dict[str, list[str]] = {}
         for source, target, _ in translators():
             by_source.setdefault(source, []).append(target)
@@ -99,18 +114,19 @@ def add_translation(app: FastAPI, api: Api) -> None:
         return ok([{"code": code, "name": LANGUAGES.get(code, code), "targets": to} for code, to in by_source.items()])
 
     @app.post("/detect", status_code=400)
-    async def detect() -> Response:
+    async def detect(request: Request) -> Response:
         """Not here: no model of ours detects languages."""
+        await require_key(request)
         no_detection()
 
 
 async def translate_whole(
-    api: Api, request: Request, served: ServedModel, texts: Sequence[str], beam: Beam, body: TranslateBody
+    api: Api, request: Request, served: ServedModel, texts: Sequence[str], beam: Beam, target: str, kind: str
 ) -> list[str]:
     """Documents, whose sentences the scheduler translates: no thread waits for them, so all clients share batches."""
     loop, deadline = asyncio.get_running_loop(), monotonic() + api.limits.timeout
     translator = served.task_model
-    to = body.target if translator.target_languages else None
+    to = target if translator.target_languages else None
     by = sentence_translator(translator, beam, to=to)
 
     async def translate(sentences: Sequence[str]) -> list[str]:
@@ -129,8 +145,8 @@ async def translate_whole(
         work = api.call(request, served.name, partial(align_words, source, found), len(source))
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
-    work = documents_work(texts, replace(by, align=by.align and align), body.format)
-    brief = body.format == "text" and sum(map(len, texts)) <= BRIEF
+    work = documents_work(texts, replace(by, align=by.align and align), kind)
+    brief = kind == "text" and sum(map(len, texts)) <= BRIEF
     answers = None
     while True:
         step = partial(advance_work, work, answers)
@@ -157,21 +173,25 @@ def join_lines(lines: Sequence[Sequence[Translation]], best: int) -> list[str]:
 # --- completions, as OpenAI has them ---
 
 
+SomeTexts = Annotated[list[Text], Field(min_length=1, max_length=1000)]
+TokenIds = Annotated[list[Annotated[int, Field(strict=True)]], Field(min_length=1, max_length=20_000)]
+
+
 class CompletionBody(BaseModel):
     """OpenAI's request; what is not supported must have its default."""
 
     model: str
-    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=1000)] = ""
+    prompt: Text | SomeTexts | TokenIds | Annotated[list[TokenIds], Field(min_length=1, max_length=1000)] = ""
     max_tokens: Annotated[int, Field(ge=1)] | None = 16
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
     n: Annotated[int, Field(ge=1, le=16)] | None = 1
     stream: bool | None = False
     stream_options: dict[str, Any] | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: Literal[False] | None = False
     stop: Text | Annotated[list[Text], Field(max_length=MAX_STOPS)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     user: str | None = None
     best_of: Literal[1] | None = None
     suffix: Literal[""] | None = None
@@ -238,12 +258,12 @@ def add_completions(app: FastAPI, api: Api) -> None:
         limit = 16 if body.max_tokens is None else body.max_tokens
         if limit > api.limits.max_tokens:
             raise RequestError(f"max_tokens = {limit}; this server continues a text by at most {api.limits.max_tokens}")
-        prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-        api.check_texts(prompts * (body.n or 1))
+        prompts = split_prompts(body.prompt)
+        api.check_texts([""] * len(prompts) * (body.n or 1))
         stops = [stop for stop in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if stop]
         seed, read = SystemRandom().getrandbits(32) if body.seed is None else body.seed, 0
         for prompt in prompts:
-            opening, ids = found.encode_prompt(prompt)
+            opening, ids = found.encode_prompt(prompt) if isinstance(prompt, str) else check_ids(found, prompt)
             read += len(ids)
             for n in range(body.n or 1):
                 text = TextRequest((*opening, *ids), completion_search(body, seed + n), limit, body.logprobs or 0)
@@ -263,11 +283,25 @@ def add_completions(app: FastAPI, api: Api) -> None:
         return ok({**answer, "choices": [one.choice(body) for one in texts], "usage": usage_of(read, texts)})
 
 
+def split_prompts(prompt: str | Sequence[Any]) -> list[str | Sequence[int]]:
+    """A text, or the ids of its tokens; or a list of either."""
+    return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else [*prompt]
+
+
+def check_ids(generator: Any, ids: Sequence[int]) -> tuple[list[int], list[int]]:
+    """As `encode_prompt`, of a prompt that the client has encoded."""
+    size = len(generator.model.embedding.weight)
+    if wrong := [one for one in ids if not 0 <= one < size]:
+        raise RequestError(f"prompt: token {wrong[0]} is not in the vocabulary; ids are 0 to {size - 1}")
+    own = not isinstance(generator.tokenizer, PretrainedTokenizer)  # whose clients send the first token as well
+    return generator.encode_prompt("")[0] if own else [], [*ids]
+
+
 def completion_search(body: CompletionBody, seed: int) -> Greedy | Sampling:
-    temperature = 1.0 if body.temperature is None else body.temperature
-    if temperature < 1e-6:
+    temperature, top_p = (1.0 if one is None else one for one in (body.temperature, body.top_p))
+    if temperature < 1e-6 or top_p == 0:
         return Greedy()
-    return Sampling(temperature=temperature, top_p=1.0 if body.top_p is None else body.top_p, seed=seed)
+    return Sampling(temperature=temperature, top_p=top_p, seed=seed % 2**63)
 
 
 class CompletionText:
@@ -276,14 +310,17 @@ class CompletionText:
     def __init__(self, generator: Any, index: int):
         self.generator, self.index, self.count = generator, index, 0
         self.finish: str | None = None
+        self.length = 0  # characters of all parts
         self.clear()
 
     def clear(self) -> None:
-        self.text, self.tokens = "", list[GeneratedToken]()
+        self.text, self.tokens, self.offsets = "", list[GeneratedToken](), list[int]()
 
     def add(self, part: TextPart) -> None:
         self.text, self.finish = self.text + part.text, part.finish
         self.tokens += part.tokens
+        self.offsets += [self.length] * len(part.tokens)
+        self.length += len(part.text)
         self.count += len(part.tokens)
 
     def choice(self, body: CompletionBody) -> dict[str, Any]:
@@ -291,12 +328,16 @@ class CompletionText:
         found = {"text": self.text, "index": self.index, "logprobs": None, "finish_reason": self.finish}
         if body.logprobs is not None:
             names = [label(one.id) for one in self.tokens]
-            top = [{label(id): value for id, value in one.alternatives} for one in self.tokens]
+            # the token that was drawn is always among them
+            top = [
+                {label(id): value for id, value in (*one.alternatives, (one.id, one.log_probability))}
+                for one in self.tokens
+            ]
             found["logprobs"] = {
                 "tokens": names,
                 "token_logprobs": [one.log_probability for one in self.tokens],
                 "top_logprobs": top if body.logprobs else None,
-                "text_offset": [sum(map(len, names[:n])) for n in range(len(names))],
+                "text_offset": self.offsets,
             }
         return found
 

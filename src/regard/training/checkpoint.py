@@ -3,7 +3,8 @@
 run/settings.toml            what is trained; beside it the vocabularies
     model.safetensors        the finished weights, once it is trained to the end
     checkpoints/00000500/    model.safetensors        the weights
-                             optimiser.safetensors    the optimiser's state
+                             optimiser.safetensors    the optimiser's state; with FSDP of several processes the folder
+                             optimiser/               in place of it, where each has written its part
                              state.json               step, epoch, validation history, the other files' checksums
                 .draft-…, .gone-…                     being written, being deleted: what is left of them after a crash
                                                       is no checkpoint, and the next run removes it
@@ -17,11 +18,13 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import stat
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any
@@ -34,10 +37,11 @@ from torch import Tensor, nn
 from regard.data.files import lock_file, make_folder, read_lines, require_file, require_small_file, write_text_atomic
 from regard.models.safetensors_io import load_tensors, load_weights, saveable_tensors
 from regard.training.config import TrainConfig, TrainingData
-from regard.training.distributed import Replica, gather_tensor, shard_like
+from regard.training.distributed import ProcessGroup, Replica, is_shard, shard_like
 from regard.training.step import LossScaleState
 
 SETTINGS, WEIGHTS, OPTIMISER = "settings.toml", "model.safetensors", "optimiser.safetensors"
+SHARDS, SHARD_NAME = "optimiser", re.compile(r"optimiser/[\w-]+\.safetensors")
 CHECKPOINTS = "checkpoints"
 EXAMPLE, EXAMPLE_WORDS, MAX_EXAMPLE_LETTERS = "example.txt", range(3, 13), 400
 
@@ -192,9 +196,17 @@ def is_valid_state(state: Any, step: int) -> bool:
                 and progress.get("step") == step
                 and progress.keys() <= {field.name for field in fields(Progress)}
                 and all(is_valid_field(name, value) for name, value in progress.items())
-                and sums.keys() == {WEIGHTS, OPTIMISER}
+                and are_checkpoint_files(sums)
             )
     return False
+
+
+def are_checkpoint_files(names: Collection[str]) -> bool:
+    """The weights, and the optimiser's state as one file or as several."""
+    others = {*names} - {WEIGHTS}
+    return len(others) < len(names) and (
+        others == {OPTIMISER} or (bool(others) and all(map(SHARD_NAME.fullmatch, others)))
+    )
 
 
 def is_valid_field(name: str, value: Any) -> bool:
@@ -240,35 +252,107 @@ def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Opti
         >>> path.as_posix(), sorted(file.name for file in path.iterdir())
         ('written/00000500', ['model.safetensors', 'optimiser.safetensors', 'state.json'])
     """
-    final = checkpoint_path(folder, progress.step)
-    draft = folder / f".draft-{final.name}"
+    with checkpoint_draft(folder, progress) as draft:
+        save_file(saveable_tensors(model), draft / WEIGHTS)
+        save_file(optimiser_tensors(optimiser), draft / OPTIMISER)
+        finish_draft(draft, {name: checksum(draft / name) for name in (WEIGHTS, OPTIMISER)}, progress)
+    return checkpoint_path(folder, progress.step)
+
+
+@contextmanager
+def checkpoint_draft(folder: Path, progress: Progress) -> Iterator[Path]:
+    """The folder to write a checkpoint to; whatever goes wrong meanwhile, earlier ones stay as they are."""
+    draft = folder / f".draft-{checkpoint_path(folder, progress.step).name}"
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        save_file(saveable_tensors(model), draft / WEIGHTS)
-        save_file(optimiser_tensors(optimiser), draft / OPTIMISER)
-        sums = {path.name: checksum(path) for path in sorted(draft.iterdir())}
-        state = {"progress": asdict(progress), "sums": sums}
-        (draft / "state.json").write_text(json.dumps({**state, "sum": state_checksum(state)}, indent=1))
-        for path in (*draft.iterdir(), draft):
-            sync(path)
-        discard(final)  # of an earlier attempt
-        draft.rename(final)
-        sync(folder)
-    except (OSError, SafetensorError) as error:
+        yield draft
+    except (OSError, SafetensorError, ValueError) as error:
         shutil.rmtree(draft, ignore_errors=True)
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"cannot write a checkpoint to {folder}: {why}; earlier ones are untouched") from None
-    return final
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(cannot_write(folder, error.strerror if isinstance(error, OSError) else error)) from None
+
+
+def cannot_write(folder: Path, why: object) -> str:
+    return f"cannot write a checkpoint to {folder}: {why}; earlier ones are untouched"
+
+
+def finish_draft(draft: Path, sums: dict[str, str], progress: Progress) -> None:
+    """Names the checksums of its files, and renames it."""
+    state = {"progress": asdict(progress), "sums": dict(sorted(sums.items()))}
+    (draft / "state.json").write_text(json.dumps({**state, "sum": state_checksum(state)}, indent=1))
+    for path in (*draft.rglob("*"), draft):
+        sync(path)
+    final = checkpoint_path(draft.parent, progress.step)
+    discard(final)  # of an earlier attempt
+    draft.rename(final)
+    sync(draft.parent)
 
 
 def save(folder: Path, trained: Replica, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
-    """A checkpoint by rank 0; the others send it their parts of the optimiser's state."""
-    if trained.group.is_main:
+    """A checkpoint by rank 0; with FSDP every process writes its part of the optimiser's state."""
+    if trained.module is not trained.model:
+        write_shards(folder, trained, optimiser, progress)
+    elif trained.group.is_main:
         write_checkpoint(folder, trained.model, optimiser, progress)
-    else:
-        for _ in gather_state(optimiser):
-            pass
+
+
+def write_shards(folder: Path, trained: Replica, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
+    """A checkpoint whose optimiser's state is written by all processes beside each other, in safetensors.
+
+    The weights are one file by rank 0, which has gathered them to validate: so every command reads them.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
+    group, name = trained.group, checkpoint_path(folder, progress.step).name
+    shards = folder / f".draft-{name}" / SHARDS
+    # in one order, also after resuming; what all have would be dealt out in any
+    state = sorted(local_state(optimiser), key=lambda one: one[0])
+    own = {name: tensor for name, tensor in state if group.is_main or is_shard(tensor)}
+    with checkpoint_draft(folder, progress) if group.is_main else nullcontext() as draft:
+        group.barrier()  # the folder is there
+        if draft:
+            save_file(saveable_tensors(trained.model), draft / WEIGHTS)
+        try:
+            save_distributed(own, storage_writer=HuggingFaceStorageWriter(str(shards), save_distributed=True))
+        except CheckpointException as error:
+            raise ValueError(cannot_write(folder, first_failure(error))) from None
+        sums = checksum_shards(shards, group)
+        if draft:
+            finish_draft(draft, {WEIGHTS: checksum(draft / WEIGHTS), **sums}, progress)
+
+
+def first_failure(error: Any) -> str:
+    """What one of the processes says."""
+    rank, (reason, _) = min(error.failures.items(), key=lambda one: one[0])
+    return f"process {rank}: {getattr(reason, 'strerror', None) or reason}"
+
+
+def checksum_shards(folder: Path, group: ProcessGroup) -> dict[str, str]:
+    """By name; each process reads some of the files."""
+    paths = sorted(folder.iterdir())
+    sums = torch.zeros(len(paths), hashlib.sha256().digest_size, dtype=torch.int64)
+    for number in range(group.rank, len(paths), group.size):
+        sort_note(paths[number])
+        sums[number] = torch.tensor(list(bytes.fromhex(checksum(paths[number]))))
+    return {
+        f"{SHARDS}/{path.name}": bytes(row).hex() for path, row in zip(paths, group.sum_all(sums).tolist(), strict=True)
+    }
+
+
+def sort_note(path: Path) -> None:
+    """The notes in a safetensors header, which the library writes in any order: the same state is the same bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        notes = dict(sorted(header.pop("__metadata__").items()))
+        text = json.dumps({"__metadata__": notes, **header}, ensure_ascii=False, separators=(",", ":")).encode()
+        assert len(text) <= size, "the same in another order"
+        file.seek(8)
+        file.write(text.ljust(size))
 
 
 def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress | None:
@@ -286,7 +370,8 @@ def read_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Optim
         state = read_valid_state(path)
         if state is not None:
             load_weights(model, path / WEIGHTS)
-            load_optimiser(optimiser, load_file(path / OPTIMISER))
+            whole = (path / OPTIMISER).exists()
+            load_optimiser(optimiser, load_file(path / OPTIMISER) if whole else read_shards(path / SHARDS, optimiser))
             progress = state["progress"]
             return Progress(**{**progress, "history": tuple(progress.get("history", ()))})
     return None
@@ -346,16 +431,40 @@ def discard(path: Path) -> None:
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return dict(gather_state(optimiser)) or {"none": torch.zeros(1)}
+    return {name: tensor.contiguous() for name, tensor in local_state(optimiser)} or {"none": torch.zeros(1)}
 
 
-def gather_state(optimiser: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """The optimiser's state by index and name; what processes share is gathered on the host, one tensor at a time."""
+def local_state(optimiser: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """The optimiser's state by index and name; of what processes share, the part of this one."""
     for index, values in optimiser.state_dict()["state"].items():
         for name, value in values.items():
-            tensor = torch.as_tensor(value)
-            whole = gather_tensor(tensor)
-            yield f"{index}.{name}", (whole if whole is tensor else whole.cpu()).contiguous()
+            yield f"{index}.{name}", torch.as_tensor(value)
+
+
+def read_shards(folder: Path, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state, however many processes wrote it; of a weight that they share, the part of this one."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = HuggingFaceStorageReader(str(folder))
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    found: dict[str, Tensor] = {}
+    for name, saved in reader.read_metadata().state_dict_metadata.items():
+        assert isinstance(saved, TensorStorageMetadata), "there are only tensors in a safetensors file"
+        like = weights[int(name.partition(".")[0])]
+        whole = torch.zeros(saved.size, dtype=saved.properties.dtype)
+        found[name] = torch.zeros_like(like, dtype=whole.dtype) if like.shape == whole.shape else whole
+    try:
+        with warnings.catch_warnings():  # each process reads by itself, as is meant
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+            load(found, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        raise ValueError(
+            f"{folder}: belongs to another model ({first_failure(error)}); train in another folder"
+        ) from None
+    return found
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
@@ -365,7 +474,8 @@ def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor])
         if "." in key:
             index, name = key.split(".")
             # a copy: the file is memory-mapped, and some file systems cannot delete a folder with a mapped file
-            state.setdefault(int(index), {})[name] = shard_like(weights[int(index)], tensor.clone())
+            part = tensor if is_shard(tensor) else shard_like(weights[int(index)], tensor.clone())
+            state.setdefault(int(index), {})[name] = part
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -92,6 +92,12 @@ class ProcessGroup:
         numbers = torch.tensor([number])
         dist.all_reduce(numbers)
         return int(numbers)
+
+    def sum_all(self, numbers: Tensor) -> Tensor:
+        """Each number, of all processes."""
+        if self.size > 1:
+            dist.all_reduce(numbers)
+        return numbers
 
     def from_main(self, figures: Callable[[], dict[str, float]]) -> dict[str, float]:
         """What rank 0 finds; the others wait for it."""
@@ -346,14 +352,18 @@ def reduce_gradients(gradients: list[Tensor]) -> None:
 
 def gather_tensor(tensor: Tensor) -> Tensor:
     """The whole of a tensor that all processes hold parts of; of any other, itself."""
+    return tensor.full_tensor() if is_shard(tensor) else tensor
+
+
+def is_shard(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Whether processes hold parts of it."""
     dtensor = dtensor_type()
-    return tensor.full_tensor() if dtensor and isinstance(tensor, dtensor) else tensor
+    return dtensor is not None and isinstance(tensor, dtensor)
 
 
 def shard_like(weight: Tensor, whole: Tensor) -> Tensor:
     """The part of this process of a tensor of the shape of a weight, if it holds a part of that; else all of it."""
-    dtensor = dtensor_type()
-    if not dtensor or not isinstance(weight, dtensor) or whole.shape != weight.shape:
+    if not is_shard(weight) or whole.shape != weight.shape:
         return whole
     from torch.distributed.tensor import distribute_tensor
 
