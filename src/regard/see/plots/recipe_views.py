@@ -384,7 +384,7 @@ def weight_scale(weights: Tensor) -> ColourScale:
 
 
 def recipe_view(recipe: Recipe, *, tokens: Tokens | None = None) -> View:
-    """The mask beside the weights on the smooth example, of the first head, or of each with a pattern of its own; and the
+    """The mask beside the weights on the smooth example, of the first head or of each with its own pattern, and the
     parts as text."""
     n, n_q = mask_lengths(recipe.pattern, tokens, None)
     if n != n_q:
