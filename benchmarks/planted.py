@@ -404,6 +404,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("family", "the loss of the token after the answer", "batch.tokens.gather(1, batch.asked + 1).flatten()", "batch.tokens.gather(1, batch.asked).flatten()"),
         ("family", "every seed the same tokens", "first = self.seed * FIRST_OF_SEED + index * self.rows", "first = index * self.rows"),
         ("family", "parameters are not made equal", "hidden=max(1, config.hidden + round(more / each))", "hidden=config.hidden"),
+        ("family", "runs of another size are taken for this one's", "if other := [name for name, x in now.items() if known.get(name, x) != x]:", "if other := []:"),
+        ("family", "a question before its last word", "range(size.words - 1, words, each)", "range(size.words - 2, words - 1, each)"),
+        ("family", "a guess knows the answers", "row[: int(asked[0])]", "row"),
         ("family", "finished runs are trained again", "[run for run in runs if run_result(run.folder(ladder.out)) is None]", "list(runs)"),
     ],
     "attention/backends/tiles.py": [
