@@ -1280,6 +1280,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("overlay", "the glow covers the picture", "base * (1 - opacity) + over[..., :3] * opacity", "over[..., :3] * opacity"),
     ],
     "see/plots/terminal.py": [
+        ("terminal", "weights below 0 are blank", 'return signed_shade_char(scale, value)\n    return shade_char(scale, value)', 'return shade_char(scale, abs(value))\n    return shade_char(scale, value)'),
         ("bar", "rounds to whole letters", "round(share * width * 8)", "round(share * width) * 8"),
     ],
 }

@@ -376,8 +376,9 @@ def black_cat() -> tuple[Steps, tuple[str, ...], tuple[str, ...]]:
 
 
 def weight_scale(weights: Tensor) -> ColourScale:
-    """Differential attention has negative weights."""
-    return signed_scale(weights) if weights.min() < 0 else ColourScale.robust_of_rows(weights, "weight")
+    """Differential attention and states have negative weights."""
+    scale = signed_scale(weights) if weights.min() < 0 else ColourScale.robust_of_rows(weights, "weight")
+    return replace(scale, name="weight")
 
 
 # --- recipes ---
