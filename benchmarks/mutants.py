@@ -54,7 +54,7 @@ SUITES: dict[str, Stages] = {
             "hooks",
             "padding_removal",
         ),
-        files("attention", "kv_cache", "learned_parts", "masks", "numerics", "content_patterns"),
+        files("attention", "kv_cache", "learned_parts", "masks", "numerics", "content_patterns", "gates"),
         files("hostile", "pattern_data"),
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],
@@ -158,6 +158,7 @@ SUITES: dict[str, Stages] = {
 # Where the tests of a file have another name than the file.
 NAMED = {
     "attention/core": "hooks",
+    "attention/gate": "gates",
     "decode/beam_decoder": "beam",
     "decode/quantized_linear": "topk_logprobs",
     "decode/search": "beam",

@@ -95,6 +95,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "earlier = torch.arange(blocks, device=scores.device) <= own[:, None]"),
         ("TopBlocks", "a group that has begun chooses anew", "past.chosen[:, :, -1:]", "past.chosen[:, :, :1]"),
         ("BlockChoice", "sees ahead within its block", "return seen & (j <= i) & (row >= 0)", "return seen & (row >= 0)"),
+        ("PerHead", "its patterns choose nothing", "else PerHead(planned)", "else self"),
+        ("PerHead", "a cache forgets what a head chose", "                yield from conditions(one)\n", "                yield one if isinstance(one, PerHead) else Causal()\n"),
         ("LightningIndexer", "one key too many", "indices[..., : self.k]", "indices[..., : self.k + 1]"),
         ("LightningIndexer", "heads not weighed", "einsum(self.to_weight(q), each,", "einsum(torch.ones_like(self.to_weight(q)), each,"),
         ("LightningIndexer", "its loss trains the layer", "self.index(q.detach(), k.detach())", "self.index(q, k)"),
@@ -284,6 +286,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("gate", "erases without β", "beta[..., None] * products", "products"),
         ("gate", "writes without β", "solved.to(scores.dtype) * beta[:, :, None]", "solved.to(scores.dtype)"),
         ("gate", "a hidden key erases", " & among.diagonal(dim1=-2, dim2=-1)[..., None]", ""),
+        ("GateProjection", "registers a gate with weights a second time", 'self.__dict__["gate"], self.heads', "self.gate, self.heads"),
     ],
     "attention/backends/state.py": [
         ("state", "the state after a chunk lacks its decay", "(state if decay is None else decay * state)", "state"),
@@ -401,6 +404,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("family", "the loss of the token after the answer", "batch.tokens.gather(1, batch.asked + 1).flatten()", "batch.tokens.gather(1, batch.asked).flatten()"),
         ("family", "every seed the same tokens", "first = self.seed * FIRST_OF_SEED + index * self.rows", "first = index * self.rows"),
         ("family", "parameters are not made equal", "hidden=max(1, config.hidden + round(more / each))", "hidden=config.hidden"),
+        ("family", "runs of another size are taken for this one's", "if other := [name for name, x in now.items() if known.get(name, x) != x]:", "if other := []:"),
+        ("family", "a question before its last word", "range(size.words - 1, words, each)", "range(size.words - 2, words - 1, each)"),
+        ("family", "a guess knows the answers", "row[: int(asked[0])]", "row"),
         ("family", "finished runs are trained again", "[run for run in runs if run_result(run.folder(ladder.out)) is None]", "list(runs)"),
     ],
     "attention/backends/tiles.py": [
@@ -566,6 +572,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("packed_attention", "the gradients of joint columns exchanged", "grad_qkv.split([x.shape[2] for x in (q, k, v)], 2)\n", "grad_qkv.flip(2).split([x.shape[2] for x in (q, k, v)], 2)\n"),
     ],
     "attention/text_positions.py": [
+        ("Segments", "a choice among the keys of several texts", "        if is_content(pattern):\n", "        if False:\n"),
         ("Segments", "a pattern of the whole row", "return PatternAtPositions(pattern, self.positions, self.of_keys) & documents", "return pattern & documents"),
         ("Segments", "the keys' positions are the queries'", "self.positions if self.key_positions is None else self.key_positions", "self.positions"),
         ("at_positions", "a bias evaluated at indices", "return self.scheme.bias(b, h, *self.positions.at(b, i, j))", "return self.scheme.bias(b, h, i, j)"),
@@ -576,6 +583,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("graph attention", "edges in one direction alone", "torch.cat((one, other, itself)), torch.cat((other, one, itself))", "torch.cat((one, one, itself)), torch.cat((other, other, itself))"),
     ],
     "models/language_model.py": [
+        ("TransformerLM", "a cache without the keys that a choice is among", "    if is_content(pattern):  # which chooses among all earlier keys, whatever else hides them\n        return None\n", ""),
         ("TransformerLM", "every layer's cache is cut to the first layer's window", "[max_lookback(each.pattern) for each in recipes]", "[max_lookback(recipes[0].pattern)] * len(recipes)"),
     ],
     "layers/stack.py": [
@@ -1110,6 +1118,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiHeadAttention", "a state's new tokens are rotated as the first",
          "prepare(q, k, v, recipe, cache.length, cache.length)", "prepare(q, k, v, recipe, 0, 0)"),
         ("MultiHeadAttention", "new keys before old ones", "torch.cat((old, more), 2)", "torch.cat((more, old), 2)"),
+        ("MultiHeadAttention", "a KV cache that loses what a gate was bound to", "if layer.gate is not None and not recipe.gate.bound_values():", "if False:"),
         ("MultiHeadAttention", "a KV cache though a token sees the next", "if not is_causal(recipe.pattern, seen):", "if not is_causal(recipe.pattern, seen) and cache.length:"),
         ("causality", "asked of the first 64 tokens alone, as far as they can be asked", "    ahead = lookahead(pattern, tokens)\n",
          "    at = torch.arange(64)\n    if pattern.batches == 1 and not pattern.shape_error(64, 64):\n"
@@ -1278,6 +1287,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("overlay", "the glow covers the picture", "base * (1 - opacity) + over[..., :3] * opacity", "over[..., :3] * opacity"),
     ],
     "see/plots/terminal.py": [
+        ("terminal", "weights below 0 are blank", 'return signed_shade_char(scale, value)\n    return shade_char(scale, value)', 'return shade_char(scale, abs(value))\n    return shade_char(scale, value)'),
         ("bar", "rounds to whole letters", "round(share * width * 8)", "round(share * width) * 8"),
     ],
 }

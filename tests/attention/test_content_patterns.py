@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from regard.attention import (
     BACKENDS,
     AttentionCall,
+    Block,
     BlockChoice,
     Causal,
     ContentPattern,
@@ -19,6 +20,7 @@ from regard.attention import (
     MultiHeadAttention,
     NativeSparse,
     Padding,
+    PerHead,
     Recipe,
     Rotary,
     Segments,
@@ -154,6 +156,37 @@ def test_decoding_with_a_cache_is_reading_at_once(pattern):
             out, cache = layer.extend(part, cache)
             parts.append(out)
         assert_close(torch.cat(parts, 1), layer(x))
+
+
+def test_each_head_may_choose_by_a_pattern_of_its_own(pattern):
+    """The first of two heads chooses, the second sees all of the past; decoding goes on with what was chosen."""
+    recipe = Recipe(pattern=PerHead([pattern, Causal()]))
+    layer, x = MultiHeadAttention(H * D, heads=H, groups=G, recipe=recipe).double(), torch.randn(B, T, H * D).double()
+    with record_attention(layer) as record:
+        whole = layer(x)
+    (call,) = record.calls_of("attention")
+    assert isinstance(call, AttentionCall)
+    own, every = (steps(call.q, call.k, call.v, Recipe(pattern=one)).visible for one in (pattern, Causal()))
+    seen = call.steps().visible
+    assert torch.equal(seen[:, ::2], own.expand_as(seen)[:, ::2])
+    assert torch.equal(seen[:, 1::2], every.expand_as(seen)[:, 1::2])
+    cache, parts = KVCache(), []
+    for part in x.split([3, 1, 7, 12], 1):
+        out, cache = layer.extend(part, cache)
+        parts.append(out)
+    assert_close(torch.cat(parts, 1), whole)
+
+
+@pytest.mark.parametrize("chosen", ["TopBlocks(2, 4)", "LightningIndexer(3, query=24)"])
+def test_a_choice_within_a_window_is_among_all_keys_and_so_the_cache_keeps_them(chosen):
+    config = {"kind": "transformer", "layers": 2, "model": H * D, "heads": H, "hidden": 8, "dropout": 0.0}
+    recipe = f"pattern = 'Window(6) & {chosen}'"
+    model = LanguageModel(LanguageModelConfig.from_dict(config | {"recipe": recipe}), 11).double().eval()
+    tokens, state, logits = torch.randint(11, (B, T)), model.start(B), []
+    for token in tokens.split(1, 1):
+        found, state = model.step(token, state)
+        logits.append(found)
+    assert_close(torch.cat(logits, 1), model(tokens))
 
 
 def test_a_recipe_file_describes_it(pattern):
@@ -353,6 +386,9 @@ def test_what_makes_no_sense_is_refused():
     ):
         attend(q, k, v, Recipe(pattern=LightningIndexer(2, query=5).double()))
     ids = torch.zeros(B, T, dtype=torch.long)
-    packed = Segments(ids, torch.arange(T).expand(B, T)).within(TopBlocks(2, 4))
-    with pytest.raises(ValueError, match="is chosen from queries and keys"):
-        attend(q, k, v, Recipe(pattern=packed))
+    packed = Segments(ids, torch.arange(T).expand(B, T))
+    for pattern in (TopBlocks(2, 4), Causal() & PerHead([Window(2), TopBlocks(2, 4)])):
+        with pytest.raises(ValueError, match="chooses among all keys of a row, and so among those of several texts"):
+            packed.within(pattern)
+    with pytest.raises(ValueError, match="is chosen from the keys of tokens, and blocks of 2 have none"):
+        Block(2, Causal() & TopBlocks(2, 4))

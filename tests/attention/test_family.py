@@ -628,6 +628,14 @@ def test_it_is_the_reference_in_value_and_every_gradient(member):
 
 
 @MEMBERS
+def test_training_without_dropout_draws_no_random_number(member):
+    """What is drawn and thrown away would change the dropout of all steps that follow."""
+    model, before = member.model().train(), torch.get_rng_state()
+    run(model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@MEMBERS
 def test_a_backend_runs_it_or_says_why_not(member):
     model = member.model()
     with torch.no_grad(), record_attention(model) as record:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, normalize
 from torch.testing import assert_close
 
 from regard.attention import (
@@ -45,6 +45,9 @@ from regard.attention.backends import state
 from regard.attention.backends.linear import LinearState
 from regard.attention.gate import FixedDecay, StateGate
 from regard.attention.pattern import Positions
+from regard.attention.position import Bias
+from regard.models.safetensors_io import load_weights, write_weights
+from tests.narrowing import assert_is_instance, not_none
 
 B, H, D, E = 2, 4, 5, 3
 Values = dict[str, Any]  # of a gate, tensors by name
@@ -54,7 +57,7 @@ KINDS = [Forget(), *STATES]
 
 def recipe_of(gate: Gate, **parts) -> Recipe:
     """The plainest recipe that the gate runs with."""
-    plain = {} if gate == Forget() else {"score": Dot(), "normaliser": Unnormalised()}
+    plain = {} if not isinstance(gate, StateGate | NoGate) else {"score": Dot(), "normaliser": Unnormalised()}
     return Recipe(**{"pattern": Causal(), "gate": gate} | plain | parts)
 
 
@@ -323,6 +326,82 @@ def test_a_gate_of_ones_own_is_the_definitions_or_objected_to():
     halved = torch.tensor([0, 0, 1, 0, 1]).double() * torch.tensor(0.5).double().log()
     want = recursion(ScalarDecay(), q, k, v, {"log_decay": halved.expand(B, H, 5)})
     assert_close(attend(q, k, v, recipe), want)
+
+
+class LearnedTemperature(nn.Module, StateGate):
+    """log a = log σ(w x) / τ, τ learned: a gate with weights."""
+
+    decay = "scalar"
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(2.0))
+
+    def make_log_decay(self, x, rate):
+        return logsigmoid(x) / self.temperature
+
+
+def test_the_weights_of_a_gate_of_ones_own_are_stored_once_and_learn(tmp_path):
+    one, other = (
+        MultiHeadAttention(12, heads=H, recipe=recipe_of(LearnedTemperature()).fresh()).double() for _ in range(2)
+    )
+    assert [name for name in one.state_dict() if "temperature" in name] == ["learned.gate.temperature"]
+    nn.init.constant_(assert_is_instance(one.recipe.gate, LearnedTemperature).temperature, 3.0)
+    write_weights(one.state_dict(), tmp_path / "layer.safetensors")
+    load_weights(other, tmp_path / "layer.safetensors")
+    x = torch.randn(2, 9, 12).double()
+    assert torch.equal(one(x), other(x))
+    other(x).square().sum().backward()
+    assert assert_is_instance(other.recipe.gate, LearnedTemperature).temperature.grad != 0
+
+
+@dataclass(frozen=True)
+class Fading(Gate):
+    """Adds to a score what the tokens of the query and of the key say: no kind of gate that a cache knows."""
+
+    decay = "scalar"
+
+    def bind(self, log_decay, beta, first):
+        return BoundFading(not_none(log_decay), first)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundFading(Gate, Bias):
+    log_decay: Tensor
+    first: int
+
+    def bind(self, log_decay, beta, first):
+        return Fading().bind(log_decay, beta, first)
+
+    def bias(self, b, h, i, j):
+        return self.log_decay[b, h, i - self.first] + self.log_decay[b, h, j - self.first]
+
+
+class KeptFading(Fading):
+    def bind(self, log_decay, beta, first):
+        return BoundKeptFading(not_none(log_decay), first)
+
+
+class BoundKeptFading(BoundFading):
+    def bind(self, log_decay, beta, first):
+        return KeptFading().bind(log_decay, beta, first)
+
+    def bound_values(self):
+        return {"log_decay": self.log_decay}
+
+
+def test_a_cache_keeps_what_was_bound_to_a_gate_of_ones_own_or_says_what_it_misses():
+    x = torch.randn(2, 9, 12).double()
+    plain, kept = (
+        MultiHeadAttention(12, heads=H, recipe=recipe_of(gate)).double() for gate in (Fading(), KeptFading())
+    )
+    cache, parts = None, []
+    for piece in x.split([4, 1, 4], 1):
+        part, cache = kept.extend(piece, cache)
+        parts.append(part)
+    assert_close(torch.cat(parts, 1), kept(x))
+    with pytest.raises(ValueError, match="BoundFading does not tell a KV cache what was bound to it"):
+        plain.extend(x)
 
 
 @pytest.mark.parametrize("piece", [4096, 48])

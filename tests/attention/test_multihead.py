@@ -1,6 +1,6 @@
 """Multi-head attention: caches, grouping, crossing, packing, dropout."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from regard.attention import (
     Feature,
     Hard,
     KVCache,
+    LayerForm,
     LayerOptions,
     Linformer,
     MultiHeadAttention,
@@ -269,6 +270,17 @@ def test_straight_through_is_hard_forwards_and_soft_backwards():
     grad = torch.autograd.grad((weights * torch.randn_like(weights)).sum(), scores)[0]
     assert grad.abs().sum() > 0
     assert_close(grad.sum(-1), torch.zeros(1, 1, 3, dtype=torch.double))
+
+
+@dataclass(frozen=True)
+class OwnForm(LayerForm):
+    def check(self, recipe, heads, groups, head):
+        pass
+
+
+def test_a_form_that_no_layer_builds_is_not_passed_over():
+    with pytest.raises(ValueError, match=r"InducingPoints or Linformer, not OwnForm\(\)"):
+        MultiHeadAttention(8, heads=2, form=OwnForm())
 
 
 # --- Linformer ---

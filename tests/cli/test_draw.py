@@ -2,8 +2,9 @@
 
 import pytest
 
-from regard.attention import Recipe, get_recipe, steps
+from regard.attention import GATED_RECIPES, Recipe, get_recipe, steps
 from regard.see import gallery
+from regard.see.gallery import LAYER_CAPTIONS
 
 from .commands import regard as run
 
@@ -34,6 +35,31 @@ def test_draw_writes_a_picture(tmp_path):
     assert "Rotary(theta=10000.0" in path.read_text()
 
 
+def test_draw_shows_the_pattern_of_each_head():
+    answer = run("draw", "PerHead([Causal(), Window(1)])", "--tokens", "2")
+    assert answer.output == "head 1\n■ ·\n■ ■\n\nhead 2\n■ ·\n· ■\n"
+    answer = run("draw", "per head", "--tokens", "9")
+    assert "head 1\n\nmask\n■ · · · · · · · ·" in answer.output
+    assert "■ ■ ■ ■ ■ ■ ■ ■ ■\n\nweights on an example" in answer.output.partition("head 2")[2]
+
+
+@pytest.mark.parametrize("part", ["Window(2) & TopBlocks(2, 4)", "PerHead([Causal(), TopBlocks(1, 4)])"])
+def test_draw_shows_what_a_pattern_chooses_within_another(part):
+    answer = run("draw", part, "--tokens", "5")
+    assert "■ · · · ·\n■ ■ · · ·" in answer.output
+    assert "weights on an example" in answer.output
+
+
+@pytest.mark.parametrize("name", LAYER_CAPTIONS)
+def test_draw_knows_the_layers_of_the_gallery(name, tmp_path):
+    answer = run("draw", name, "--tokens", "9")
+    assert answer.exit_code == 0
+    assert "█" in answer.output
+    assert LAYER_CAPTIONS[name] in answer.output
+    assert run("draw", name, "--tokens", "2").exit_code == 0  # fewer than a block
+    assert run("draw", name, "--save", str(tmp_path / "a.png")).output == f"drawn: {tmp_path / 'a.png'}\n"
+
+
 # --- explain ---
 
 
@@ -43,6 +69,18 @@ def test_explain_says_who_runs_a_recipe_and_why():
     assert "sdpa runs this recipe" in answer.output
     assert "not linear: Softmax() is not proportional" in answer.output
     assert "100 tokens, 8 heads of width 64, no gradients" in answer.output
+
+
+@pytest.mark.parametrize("name", GATED_RECIPES)
+def test_explain_knows_recipes_whose_gates_a_layer_makes(name):
+    answer = run("explain", name, "--tokens", "64")
+    assert answer.exit_code == 0
+    assert f"gate        {get_recipe(name).gate}" in answer.output
+    assert f"{'sdpa' if name == 'forget gate' else 'state'} runs this recipe" in answer.output
+
+
+def test_explain_knows_patterns_that_are_chosen():
+    assert "sdpa runs this recipe" in run("explain", "TopBlocks(2, 4)", "--tokens", "64").output
 
 
 def test_explain_minds_gradients():
@@ -74,6 +112,8 @@ def test_explain_reads_files_texts_and_parts(tmp_path):
         (["draw", "Causal()", "--colour"], "No such option: --colour"),
         (["draw", "bigbrd"], "nothing is called 'bigbrd'; did you mean 'bigbird'?"),
         (["draw", "Causal"], "nothing is called 'Causal'; did you mean 'Causal()'?"),
+        (["draw", "natve sparse"], "nothing is called 'natve sparse'; did you mean 'native sparse'?"),
+        (["explain", "qk-norm"], "nothing is called 'qk-norm', but a layer or several are: `regard draw` shows them"),
         (["draw", "qqq"], "nothing is called 'qqq'; names are dot, scaled dot,"),
         (["draw", "Window(0)"], "Window(size=0): size must be a whole number, at least 1"),
         (["draw", "Window(size=1"], "cannot read 'Window(size=1'"),

@@ -9,8 +9,18 @@ import torch
 from PIL import Image
 
 from regard.cli import family
-from regard.cli.family import SIZES, FamilyLadder, FamilyRun, build_task, family_rungs, train_one
+from regard.cli.family import (
+    SIZES,
+    Answers,
+    FamilyLadder,
+    FamilyRun,
+    build_task,
+    family_rungs,
+    guess_accuracy,
+    train_one,
+)
 from regard.training.loop import train
+from regard.world.long_inputs import TOWNS
 
 from .commands import assert_done, assert_refused, regard
 
@@ -75,12 +85,21 @@ def test_the_family_is_compared_on_a_page_and_goes_on_where_it_was():
         "best of 0.001, 0.01",
         "2 seeds",
         "256 B",
+        f"| a guess, which looks nothing up | {build_task('recall', TINY).guess:.3f} | – | – | – |",
         "solved by none",
         "4 steps of 2 rows",
     ):
         assert part in page, part
     with Image.open("family/family-attention.png") as picture:
         assert min(picture.size) > 100
+
+    more = (*command, "--device", "cpu", "--steps", "5")
+    assert_refused(regard(*more), "family holds runs of steps = 4, not 5; use another folder: --out")
+    Path("mine.toml").write_text(THREE.replace("kv_rank = 8", "kv_rank = 4"))
+    assert_refused(
+        regard(*more[:-2]), "family holds runs of [latent] = {'recipe': \"position = 'Rotary(fraction=0.5)'\""
+    )
+    Path("mine.toml").write_text(THREE)
 
     before = {path: path.stat().st_mtime_ns for path in Path("family/runs").rglob("result.json")}
     assert len(before) == 2 * 3 * 3  # two rates, and one seed more
@@ -117,7 +136,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
     assert weights[0] == weights[1]
 
 
-@pytest.mark.parametrize("name", ["recall", pytest.param("retrieval", marks=pytest.mark.slow), "listops"])
+@pytest.mark.parametrize("name", ["recall", "retrieval", "listops"])
 def test_the_loss_of_a_task_counts_its_answers_alone(name):
     """Tokens that stand behind the last answer's question are the answer: no other target, and the same for all."""
     task = build_task(name, TINY)
@@ -134,8 +153,25 @@ def test_the_loss_of_a_task_counts_its_answers_alone(name):
         for row, asked, answer in zip(batch.tokens, batch.asked, answers, strict=True):
             pairs = dict(zip(row[: 2 * TINY.pairs : 2].tolist(), row[1 : 2 * TINY.pairs : 2].tolist(), strict=True))
             assert [pairs[int(key)] for key in row[asked]] == answer.tolist()
-    else:
+    elif name == "listops":
         assert batch.asked.tolist() == [[task.length - 2]] * TINY.sequences
+    else:
+        words = list(dict.fromkeys((*family.world_words(), *TOWNS, "where", "does", "live", "lives", "in", ".")))
+        for row, asked, answer in zip(batch.tokens, batch.asked, answers, strict=True):
+            text = [words[token] for token in row.tolist()]
+            for at, town in zip(asked.tolist(), answer.tolist(), strict=True):
+                person = text[at - 2]
+                assert text[at - 4 : at + 1] == ["where", "does", person, "live", "."]
+                assert f" {person} lives in {words[town]} . " in f" {' '.join(text)} "
+
+
+def test_a_guess_is_the_answer_that_a_text_names_most_often():
+    """Of 1 1 2 a guess is 1; of 1 2 it is either of them."""
+    tokens = torch.tensor([[0, 1, 0, 1, 0, 2, 0, 1, 0, 2], [0, 1, 0, 2, 3, 3, 0, 1, 0, 1]])
+    found = Answers(tokens, torch.tensor([[6, 8], [6, 8]]))
+    assert guess_accuracy(found, 4, (1, 2)) == (1 + 0 + 0.5 + 0.5) / 4
+    found = Answers(torch.tensor([[3, 1], [3, 1], [3, 2]]), torch.tensor([[0], [0], [0]]))
+    assert guess_accuracy(found, 4, ()) == pytest.approx(2 / 3)
 
 
 def test_a_mistake_is_refused_before_anything_is_trained():

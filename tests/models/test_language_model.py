@@ -15,6 +15,7 @@ from regard.attention import (
     Global,
     KVCache,
     NoGate,
+    TopBlocks,
     Window,
     get_layer_recipes,
 )
@@ -213,6 +214,7 @@ def test_how_far_back_a_pattern_sees():
     assert max_lookback(Window(2) | Window(7)) == 6
     assert max_lookback(Causal()) is None
     assert max_lookback(Window(3) | Global(1)) is None
+    assert max_lookback(Window(3) & TopBlocks(2, 4)) is None  # which is chosen among all keys
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from regard.attention import MultiHeadAttention, TopBlocks
 from regard.data import SentencePair, collate
 from regard.data.batching import NO_SEGMENT, RowPlan, fit_windows, pack_first_fit
 from regard.data.token_files import CorpusMixture
@@ -369,6 +370,11 @@ def test_each_layer_is_one_graph(fused, monkeypatch):
 
 def test_models_that_cannot_be_packed_raise_with_the_reason():
     assert packing_objections(translator().model) == []
+    choosing = translator(packed=False).model
+    for layer in choosing.modules():
+        if isinstance(layer, MultiHeadAttention):
+            layer.recipe = replace(layer.recipe, pattern=TopBlocks(2, 4))
+    assert "TopBlocks(k=2, block=4, queries=None) mixes the tokens of a row" in packing_objections(choosing)[0]
     gru = translator(ModelConfig(kind="gru", model=12, hidden=10), packed=False)
     assert "reads token after token" in packing_objections(gru.model)[0]
     with pytest.raises(ValueError, match=r"train\.packed = true cannot be had: .* reads token after token"):

@@ -62,6 +62,21 @@ def test_length_chains_and_hops_are_dials(words, chains, hops, asked):
         assert all(found.words[at + 1] == "lives" for at in found.evidence)
 
 
+def test_several_questions_are_asked_of_one_text_and_all_but_the_last_answered():
+    world = Retrieval(words=64, chains=4, asked="last", questions=5)
+    people = Counter()
+    for number in range(199):
+        found = world.question(number)
+        assert len(found.words) == 64
+        text, questions = found.words[:35], [(*found.words, found.answer)[at : at + 6] for at in range(35, 65, 6)]
+        for *question, answer in questions:
+            assert question == ["where", "does", question[2], "live", "."]
+            assert f"{question[2]} lives in {answer} ." in " ".join(text)
+        people[len({question[2] for question in questions})] += 1
+    assert people[5] == 0  # there are four
+    assert 2 < sum(count * n for n, count in people.items()) / 199 < 3.7  # drawn anew each time: 3.05 on average
+
+
 def test_answers_and_positions_of_the_evidence_are_uniform():
     world = Retrieval(words=256, chains=1)
     found = [world.question(number) for number in range(499)]
@@ -98,6 +113,8 @@ def test_a_text_is_a_function_of_its_number():
         lambda: Retrieval(chains=0),
         lambda: Retrieval(words=999, chains=6, hops=3),
         lambda: Retrieval(asked="twice"),  # type: ignore[arg-type]
+        lambda: Retrieval(words=99, questions=2),
+        lambda: Retrieval(words=99, asked="last", questions=0),
         lambda: WORLD.question(-1),
         lambda: WORLD.question(0, "exam"),  # type: ignore[arg-type]
     ],

@@ -57,6 +57,10 @@ class Gate(ABC):
     def bind(self, log_decay: Tensor | None, beta: Tensor | None, first: int) -> "Gate":
         """The same with the values of one batch."""
 
+    def bound_values(self) -> dict[str, Tensor]:
+        """What was bound, by name: a KV cache keeps it beside the keys, and binds that of all tokens anew."""
+        return {}
+
     def make_log_decay(self, x: Tensor, rate: Tensor) -> Tensor:
         """log a of what is projected from the token, and of a positive rate for each head; Mamba-2's."""
         return -rate * softplus(x)
@@ -134,6 +138,9 @@ class BoundForget(Gate, Bias):
 
     def bind(self, log_decay, beta, first):
         return Forget().bind(log_decay, beta, first)
+
+    def bound_values(self):
+        return {"log_decay": self.log_decay}
 
     def summed(self) -> "BoundForget":
         """For a kernel compiled from the bias, which can only look numbers up."""
@@ -359,6 +366,10 @@ class BoundGate(StateGate):
     def bind(self, log_decay, beta, first):
         return self.gate.bind(log_decay, beta, first)
 
+    def bound_values(self):
+        values = {"log_decay": self.log_decay, "beta": self.beta}
+        return {name: x for name, x in values.items() if x is not None}
+
     def total_decay_at(self, b, h, j):
         if self.log_decay is None:
             return None
@@ -377,16 +388,8 @@ class BoundGate(StateGate):
         return None
 
     def __repr__(self):
-        held = {"log_decay": self.log_decay, "beta": self.beta}
-        shapes = (f"{name} {'×'.join(map(str, x.shape))}" for name, x in held.items() if x is not None)
+        shapes = (f"{name} {'×'.join(map(str, x.shape))}" for name, x in self.bound_values().items())
         return f"{type(self.gate).__name__}({', '.join(shapes)})"
-
-
-def bound_values(gate: Gate) -> dict[str, Tensor]:
-    """The values of one batch that a gate holds, by name."""
-    held = isinstance(gate, BoundForget | BoundGate)
-    named = {"log_decay": gate.log_decay, "beta": gate.beta if isinstance(gate, BoundGate) else None} if held else {}
-    return {name: x for name, x in named.items() if x is not None}
 
 
 def check_values(gate: Gate, log_decay: Tensor | None, beta: Tensor | None) -> None:
@@ -519,9 +522,12 @@ class GateProjection(nn.Module):
         {'log_decay': (1, 2, 5), 'beta': (1, 2, 5)}
     """
 
+    gate: Gate
+
     def __init__(self, gate: Gate, model: int, *, heads: int, head: int):
         super().__init__()
-        self.gate, self.heads = gate, heads
+        # not as a part of this module: one with weights is the recipe's, which the layer registers
+        self.__dict__["gate"], self.heads = gate, heads
         self.decay = self.beta = self.rate = self.time_step = None
         if "log_decay" in gate.values:
             width = heads * head if gate.decay == "vector" else heads

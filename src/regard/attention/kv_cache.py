@@ -17,7 +17,7 @@ from regard.attention.backends import linear, state
 from regard.attention.batch_patterns import Edges
 from regard.attention.core import is_hooked
 from regard.attention.functional import prepare
-from regard.attention.gate import NoGate, bound_values
+from regard.attention.gate import NoGate
 from regard.attention.latent import (
     absorb_query,
     absorb_value,
@@ -171,7 +171,7 @@ class CacheCell(LayerCache):
     def append(self, new: tuple[Tensor, ...], recipe: Recipe) -> tuple[tuple[Tensor, ...], Recipe, int]:
         """What is kept of all tokens, the recipe with the gates of all, and the index of the first that is kept: a
         cache may have dropped its oldest keys, where no query attends so far back."""
-        gates, seen = bound_values(recipe.gate), self.cache.length + new[0].shape[2]
+        gates, seen = recipe.gate.bound_values(), self.cache.length + new[0].shape[2]
         parts = *new, *gates.values()
         if isinstance(self.cache.past, tuple):
             parts = tuple(torch.cat((old, more), 2) for old, more in zip(self.cache.past, parts, strict=True))
@@ -199,6 +199,9 @@ def cache_objections(layer: "MultiHeadAttention", recipe: Recipe, seen: int) -> 
             f"{recipe.normaliser} may mix queries, so a KV cache would change earlier outputs; "
             "call the layer, or derive it from RowWise if each row is weighed by itself"
         )
+    if layer.gate is not None and not recipe.gate.bound_values():
+        name = type(recipe.gate).__name__
+        return f"{name} does not tell a KV cache what was bound to it, which the cache must keep; define bound_values"
     return None
 
 

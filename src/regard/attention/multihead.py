@@ -121,6 +121,8 @@ class MultiHeadAttention(nn.Module):
         self.query_norm, self.key_norm = (None if (norm := options.head_norm) is None else norm(head) for _ in range(2))
         self.output_gate = None if (gate := options.output_gate) is None else gate(model, heads * value)
         self.compress, self.output_norm = form if isinstance(form, Linformer) else None, options.output_norm
+        if self.form != form:
+            raise ValueError(f"a layer builds LatentKV, NativeSparse, InducingPoints or Linformer, not {form!r}")
         self.core = AttentionCore()
         self.gate = GateProjection(recipe.gate, model, heads=heads, head=head) if recipe.gate.values else None
 

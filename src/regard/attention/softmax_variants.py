@@ -360,7 +360,8 @@ class TalkingHeads(nn.Module, Normaliser):
         return torch.where(visible, mix_heads(self.then.weigh(mixed, visible), self.after), 0.0)
 
     def for_training(self):
-        return with_then(self, TalkingHeads(self.heads, self.then.for_training()))
+        then = self.then.for_training()
+        return self if then is self.then else with_weights_of(self, TalkingHeads(self.heads, then))
 
 
 def mix_heads(x: Scores, weight: Float[Tensor, "h n"]) -> Scores:
@@ -372,10 +373,8 @@ def refuse_heads(part: Normaliser, heads: int, scores: Scores) -> None:
         raise ValueError(f"{part} has weights for {heads} heads, not {scores.shape[1]}")
 
 
-def with_then(part: nn.Module, other: nn.Module) -> Normaliser:
+def with_weights_of(part: nn.Module, other: nn.Module) -> Normaliser:
     """The other normaliser with the parameters of the part: the same weights around another `then`."""
-    if other.then is part.then:  # type: ignore[attr-defined]
-        return part  # type: ignore[return-value]
     for name, weight in part._parameters.items():
         other._parameters[name] = weight
     return other  # type: ignore[return-value]
@@ -504,7 +503,10 @@ class MultiToken(nn.Module, Normaliser):
         return some
 
     def for_training(self):
-        return with_then(self, MultiToken(self.heads, self.queries, self.keys, self.then.for_training()))
+        then = self.then.for_training()
+        return (
+            self if then is self.then else with_weights_of(self, MultiToken(self.heads, self.queries, self.keys, then))
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import is_, or_
 from typing import Any
 
 import torch
@@ -162,6 +162,10 @@ class PerHead(Pattern):
     def depends_on_head(self):
         return len(set(self.patterns)) > 1 or self.patterns[0].depends_on_head
 
+    def plan(self, *call):
+        planned = tuple(pattern.plan(*call) for pattern in self.patterns)
+        return self if all(map(is_, planned, self.patterns)) else PerHead(planned)
+
     def to(self, device):
         return PerHead(tuple(move_to_device(pattern, device) for pattern in self.patterns))
 
@@ -240,6 +244,8 @@ class Block(Pattern):
         require_int(self, self.size, 1, "size")
         if not isinstance(self.pattern, Pattern):
             raise ValueError(f"Block({self.size}, {self.pattern!r}): `pattern` must be a pattern, e.g. Window(2)")
+        if is_content(self.pattern):
+            raise ValueError(f"{self.pattern} is chosen from the keys of tokens, and blocks of {self.size} have none")
 
     def sees(self, b, h, i, j):
         return self.pattern.sees(b, h, i // self.size, j // self.size)
@@ -322,12 +328,16 @@ def is_content(pattern: Pattern) -> bool:
 
 
 def conditions(pattern: Pattern) -> Iterator[Pattern]:
-    """What a pattern is combined of by &, | and ~."""
+    """What a pattern is combined of by &, | and ~; a pattern for each head, and then those of the heads."""
     match pattern:
         case And(left, right) | Or(left, right):
             yield from (*conditions(left), *conditions(right))
         case Not(inner):
             yield from conditions(inner)
+        case PerHead(patterns):
+            yield pattern
+            for one in patterns:
+                yield from conditions(one)
         case _:
             yield pattern
 

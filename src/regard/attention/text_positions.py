@@ -24,6 +24,7 @@ from regard.attention.pattern import Full, Indices, Pattern
 from regard.attention.position import Bias, PositionSum, ScorePosition
 from regard.attention.position_variants import DependencyTree
 from regard.attention.recipe import Recipe
+from regard.attention.sparse_patterns import is_content
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +186,10 @@ class Segments:
     def within(self, pattern: Pattern) -> Pattern:
         """What a pattern of one text means in rows of several: within each of them, as if it stood alone."""
         documents = Documents(self.ids, self.key_ids)
+        if is_content(pattern):
+            raise ValueError(
+                f"{pattern} chooses among all keys of a row, and so among those of several texts; do not pack"
+            )
         if pattern == Full():
             return documents
         if self.key_ids is None and pattern.is_toeplitz:  # depends on distances alone, which are the same in the row

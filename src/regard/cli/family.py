@@ -6,6 +6,7 @@ other seeds learn at that rate. A run is a folder, so that whatever is killed go
 
     runs/TASK/RECIPE/RATE-SEED/result.json      one run; its weights beside it
     speed/RECIPE.json                           tokens a second, memory and cache, by length
+    budget.json                                 the size and the recipes, which runs of one folder share
     family.json, family.md, *.png               all of it
 """
 
@@ -13,7 +14,7 @@ import json
 import statistics
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -47,12 +48,13 @@ from regard.training.config import TrainConfig, TrainingData
 from regard.training.loop import DivergedError, train
 from regard.training.step import CosineSchedule
 from regard.world.lexicon import Split
-from regard.world.long_inputs import DIGITS, TOWNS, VOCABULARY, AssociativeRecall, ListOps, Retrieval
+from regard.world.long_inputs import DIGITS, QUESTION, TOWNS, VOCABULARY, AssociativeRecall, ListOps, Retrieval
 from regard.world.world import World
 
 Tokens = Int[Tensor, "b t"]
 BYTES = 256  # the vocabulary of running text
 VALID_SEQUENCES = 128  # of generated tasks, the same for all recipes
+GUESSED_SEQUENCES = 1000  # by which it is counted how often a guess is right
 FIRST_OF_SEED = 2**32  # the sequences of one seed are numbered from here on
 WARMUP_SHARE, WEIGHT_DECAY = 10, 0.1
 SOLVED = 0.99  # share of right answers
@@ -70,7 +72,8 @@ class FamilySize:
         rows, sequences: of a step: rows of running text, sequences of a generated task.
         length: of the blocks of running text; a generated task has its own.
         pairs, queries: of associative recall.
-        words: of retrieval and ListOps.
+        words: of ListOps, and of a text and one question of retrieval.
+        questions: of retrieval, after each text; with one alone little is learnt of each text.
         held_out: tokens of running text that a validation reads.
         lengths: at which speed, memory and cache are measured, in tokens.
         rates, seeds: to choose from, and to repeat with.
@@ -88,6 +91,7 @@ class FamilySize:
     pairs: int
     queries: int
     words: int
+    questions: int
     held_out: int
     lengths: tuple[int, ...]
     rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
@@ -97,15 +101,15 @@ class FamilySize:
 SIZES: dict[str, FamilySize] = {
     "quick": FamilySize(
         layers=2, model=32, heads=2, hidden=64, window=8, steps=8, rows=4, sequences=8, length=64, pairs=4, queries=12,
-        words=48, held_out=512, lengths=(64, 256),
+        words=48, questions=2, held_out=512, lengths=(64, 256),
     ),
     "small": FamilySize(
         layers=2, model=64, heads=2, hidden=128, window=16, steps=400, rows=16, sequences=32, length=64, pairs=4,
-        queries=28, words=64, held_out=4096, lengths=(128, 512, 2048),
+        queries=28, words=64, questions=8, held_out=4096, lengths=(128, 512, 2048),
     ),
     "full": FamilySize(
         layers=2, model=128, heads=2, hidden=256, window=32, steps=2000, rows=32, sequences=256, length=256, pairs=8,
-        queries=24, words=64, held_out=65_536, lengths=(512, 2048, 8192, 32_768),
+        queries=24, words=64, questions=8, held_out=65_536, lengths=(512, 2048, 8192, 32_768),
     ),
 }  # fmt: skip
 
@@ -163,6 +167,7 @@ class FamilyTask:
     Args:
         figure: which of the figures counts: the loss, the less the better, or the accuracy, the more the better.
         length: tokens of a sequence.
+        guess: the accuracy of who only knows which answers a text names most often, or which are most frequent.
     """
 
     name: str
@@ -172,6 +177,7 @@ class FamilyTask:
     data: Callable[[int, str], TrainingData]
     loss: Callable[[nn.Module, Any], tuple[Tensor, int]]
     validate: Callable[[nn.Module], dict[str, float]]
+    guess: float | None = None
 
     def is_better(self, one: float, other: float) -> bool:
         return one < other if self.figure == "loss" else one > other
@@ -228,7 +234,25 @@ def answer_loss(model: nn.Module, batch: tuple[Answers, int]) -> tuple[Tensor, i
     return cross_entropy(logits.float(), answers, reduction="sum"), batch[1]
 
 
-def answer_task(name: str, vocabulary: int, length: int, rows: int, draw: Draw) -> FamilyTask:
+def guess_accuracy(found: Answers, vocabulary: int, named: Collection[int]) -> float:
+    """How often the answer is the token, of those named, that stands most often before the first question; of equals,
+    one at random. Where none is named: the most frequent answer of all."""
+    answers = found.tokens.gather(1, found.asked + 1)
+    if not named:
+        return float(answers.flatten().bincount().max() / answers.numel())
+    counts = torch.stack(
+        [row[: int(asked[0])].bincount(minlength=vocabulary) for row, asked in zip(*vars(found).values(), strict=True)]
+    )
+    counts = counts.where(torch.isin(torch.arange(vocabulary), torch.tensor(list(named))), 0)
+    best = counts == counts.amax(1, keepdim=True)
+    return float((best.gather(1, answers) / best.sum(1, keepdim=True)).mean())
+
+
+def answer_task(
+    name: str, vocabulary: int, length: int, rows: int, draw: Draw, named: Collection[int] = ()
+) -> FamilyTask:
+    """`named`: the tokens that may be answers, where a text names some of them."""
+
     def validate(model: nn.Module) -> dict[str, float]:
         device = next(model.parameters()).device
         with torch.no_grad():
@@ -239,7 +263,8 @@ def answer_task(name: str, vocabulary: int, length: int, rows: int, draw: Draw) 
     def data(seed: int, device: str) -> TrainingData:
         return AnswerStream(draw, rows, seed, device)
 
-    return FamilyTask(name, "accuracy", vocabulary, length, data, answer_loss, validate)
+    guess = guess_accuracy(draw(0, GUESSED_SEQUENCES, "valid"), vocabulary, named)
+    return FamilyTask(name, "accuracy", vocabulary, length, data, answer_loss, validate, guess)
 
 
 def recall_task(size: FamilySize) -> FamilyTask:
@@ -250,37 +275,41 @@ def recall_task(size: FamilySize) -> FamilyTask:
     def draw(first: int, count: int, split: Split) -> Answers:
         return Answers(torch.from_numpy(recall.sequences(first, count, split)), asked.expand(count, -1))
 
-    return answer_task("recall", recall.keys + recall.values, recall.length, size.sequences, draw)
+    values = range(recall.keys, recall.keys + recall.values)
+    return answer_task("recall", recall.keys + recall.values, recall.length, size.sequences, draw, values)
 
 
 def word_task(
     name: str,
     size: FamilySize,
     known: Iterable[str],
-    words: int,
+    asked: Sequence[int],
     draw: Callable[[int, Split], tuple[Sequence[str], str]],
+    named: Collection[str] = (),
 ) -> FamilyTask:
-    """A text and its answer, one token more."""
+    """A text and its answer, one token more. `asked`: the indices of the words before answers, the last word's last."""
     ids = {word: number for number, word in enumerate(dict.fromkeys(known))}
 
     def draw_batch(first: int, count: int, split: Split) -> Answers:
         drawn = [draw(number, split) for number in range(first, first + count)]
         tokens = torch.tensor([[ids[word] for word in (*text, answer)] for text, answer in drawn])
-        return Answers(tokens, torch.full((count, 1), words - 1))
+        return Answers(tokens, torch.tensor([asked]).expand(count, -1))
 
-    return answer_task(name, len(ids), words + 1, size.sequences, draw_batch)
+    return answer_task(name, len(ids), asked[-1] + 2, size.sequences, draw_batch, [ids[word] for word in named])
 
 
 def retrieval_task(size: FamilySize) -> FamilyTask:
-    world = Retrieval(words=size.words, chains=4, asked="last")
+    """Who lives where, asked several times of each text: of one question in a text nothing is learnt for long."""
+    each = QUESTION + 1  # a question and its answer
+    words = size.words + each * (size.questions - 1)
+    world = Retrieval(words=words, chains=4, asked="last", questions=size.questions)
 
     def draw(number: int, split: Split) -> tuple[Sequence[str], str]:
         found = world.question(number, split)
         return found.words, found.answer
 
-    return word_task(
-        "retrieval", size, (*world_words(), *TOWNS, "where", "does", "live", "lives", "in", "."), size.words, draw
-    )
+    known = *world_words(), *TOWNS, "where", "does", "live", "lives", "in", "."
+    return word_task("retrieval", size, known, range(size.words - 1, words, each), draw, TOWNS)
 
 
 @lru_cache(maxsize=1)
@@ -302,7 +331,7 @@ def listops_task(size: FamilySize) -> FamilyTask:
         found = world.expression(number, split)
         return found.words, found.answer
 
-    return word_task("listops", size, (*VOCABULARY, *DIGITS), size.words, draw)
+    return word_task("listops", size, (*VOCABULARY, *DIGITS), [size.words - 1], draw)
 
 
 def text_task(name: str, size: FamilySize, train: str, valid: str) -> FamilyTask:
@@ -506,6 +535,7 @@ def train_family(ladder: FamilyLadder, jobs: int, progress: Callable[[str], None
             found = [result_of(run, ladder) for run in chosen[name] if run.recipe == recipe]
             values = [figure_of(task, one) for one in found]
             row = {"task": task.name, "recipe": recipe, "figure": task.figure, "rate": rate, "values": values}
+            row |= {"guess": task.guess}
             rows.append(row | {"parameters": found[0]["parameters"], "hidden": found[0]["hidden"]})
     count = len({run.folder(ladder.out) for name in tasks for run in (*tried[name], *chosen[name])})
     progress(f"{count} runs, {time.perf_counter() - begin:,.0f} s")
@@ -720,6 +750,9 @@ def family_page(
         lines.append(
             table_line([recipe, *cells, ", ".join(f"{row['rate']:g}" for row in own), f"{own[0]['parameters']:,}"])
         )
+    if any(row["guess"] is not None for row in tasks):
+        guesses = ["–" if row["guess"] is None else f"{row['guess']:.3f}" for row in tasks]
+        lines.append(table_line(["a guess, which looks nothing up", *guesses, "–", "–"]))
     lines += ["", *finding_lines(ladder, by, names)]
     lengths = size.lengths
     head = ["recipe", *(f"train, {n:,}" for n in lengths), f"memory, {lengths[-1]:,}"]
@@ -771,7 +804,9 @@ def finding_lines(
         solved = [recipe for recipe in order if means[recipe] >= SOLVED]
         rest = ", ".join(f"{recipe} {means[recipe]:.0%}" for recipe in order if recipe not in solved)
         which = f"solved by {', '.join(solved)}" if solved else "solved by none"
-        found += [f"{name}: {which} ({SOLVED:.0%} of the answers or more){f'; {rest}' if rest else ''}.", ""]
+        guess = by[name, next(iter(ladder.rungs))]["guess"]
+        share = f"{SOLVED:.0%} of the answers or more; a guess has {guess:.0%}"
+        found += [f"{name}: {which} ({share}){f'; {rest}' if rest else ''}.", ""]
     return found
 
 
@@ -788,8 +823,26 @@ def machine(device: str) -> str:
     return f"{name}, torch {torch.__version__}"
 
 
+def refuse_other_budget(ladder: FamilyLadder) -> None:
+    """Finished runs are kept, and so a folder holds those of one size; rates, seeds, tasks and recipes may be added."""
+    path, names = ladder.out / "budget.json", list(ladder.rungs)
+    size = {name: x for name, x in asdict(ladder.size).items() if name not in ("rates", "seeds")}
+    # the first recipe has as many parameters as all others get
+    now = json.loads(
+        json.dumps(size | {"first recipe": names[0]} | {f"[{name}]": ladder.rungs[name] for name in names})
+    )
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if other := [name for name, x in now.items() if known.get(name, x) != x]:
+        name = other[0]
+        raise ValueError(
+            f"{ladder.out} holds runs of {name} = {known[name]}, not {now[name]}; use another folder: --out"
+        )
+    write_text_atomic(path, json.dumps(known | now, indent=1) + "\n")
+
+
 def write_family(ladder: FamilyLadder, jobs: int, command: str, progress: Callable[[str], None]) -> Path:
     """Trains and measures what is missing, and writes the page."""
+    refuse_other_budget(ladder)
     rows = train_family(ladder, jobs, progress)
     speed = {
         recipe: measure_recipe(ladder, recipe) for recipe in with_progress(ladder.rungs, "speed", len(ladder.rungs))

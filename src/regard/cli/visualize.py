@@ -39,9 +39,11 @@ def draw(
     save: Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg or .pdf) instead.")] = None,
     parts: PartsOption = None,
 ) -> None:
-    """Draw a pattern, a position or a recipe: in the terminal, or into a file.
+    """Draw a pattern, a position, a recipe, or layers of the gallery: in the terminal, or into a file.
 
     Example: `regard draw "Causal() & Window(4)"`
+
+    Example: `regard draw "3 gated delta : 1 full"`
 
     Example: `regard draw rotary --tokens 64 --save rotary.svg`
 
@@ -49,14 +51,13 @@ def draw(
     """
     from regard import see
     from regard.attention import RecipeSizes
-    from regard.see.plots.draw import parse_thing
+    from regard.see.gallery import LAYER_CAPTIONS, layers_view
+    from regard.see.plots.draw import build_view, parse_thing
 
-    own_parts = load_parts(parts, None).named
-    thing = parse_thing(what, RecipeSizes(heads=4, head=8, tokens=tokens, window=8, block=4), own_parts)
-    if save is None:
-        typer.echo(see.ascii(thing, tokens=tokens))
-    else:
-        typer.echo(f"drawn: {see.save(see.draw(thing, tokens=tokens), save)}")
+    own_parts, sizes = load_parts(parts, None).named, RecipeSizes(heads=4, head=8, tokens=tokens, window=8, block=4)
+    layers = what in LAYER_CAPTIONS
+    view = layers_view(what, sizes) if layers else build_view(parse_thing(what, sizes, own_parts), tokens=tokens)
+    typer.echo(see.ascii(view) if save is None else f"drawn: {see.save(see.draw(view), save)}")
 
 
 def explain(
@@ -77,15 +78,16 @@ def explain(
 
     from regard.attention import Pattern, RecipeSizes
     from regard.attention import explain as explained
+    from regard.attention.sparse_patterns import is_content
     from regard.see.plots.draw import as_recipe, parse_thing
-    from regard.see.plots.recipe_views import one_line_repr
+    from regard.see.plots.recipe_views import bind_example_gate, one_line_repr
 
     sizes, own_parts = RecipeSizes(heads=heads, head=width, tokens=tokens), load_parts(parts, None).named
     recipe = as_recipe(thing := parse_thing(what, sizes, own_parts))
-    for part in ("score", "position", "pattern", "normaliser"):
-        typer.echo(f"{part:<11} {one_line_repr(getattr(recipe, part))}")
+    for name, part in recipe.parts().items():
+        typer.echo(f"{name:<11} {one_line_repr(part)}")
     typer.echo(f"{'on':<11} {tokens:,} tokens, {heads} heads of width {width}, {'with' if grad else 'no'} gradients")
-    if isinstance(thing, Pattern):
+    if isinstance(thing, Pattern) and not is_content(thing):
         from regard.serve.playground import describe_mask
 
         found = describe_mask(thing, tokens)
@@ -94,6 +96,7 @@ def explain(
             f"{'cells':<11} {about}{found['cells']:,} of {tokens**2:,}, {100 * found['share']:.6g} % of full attention"
         )
     typer.echo("")
+    recipe = bind_example_gate(recipe, heads, tokens, width) if recipe.gate.values else recipe
     with torch.set_grad_enabled(grad):
         typer.echo(str(explained(recipe, torch.zeros(1, heads, tokens, width))))
 

@@ -14,6 +14,7 @@ from regard.attention import AttentionSites, CacheCell, Context, KVCache, Patter
 from regard.attention.core import is_hooked
 from regard.attention.kv_cache import LayerCache
 from regard.attention.pattern import And, Or
+from regard.attention.sparse_patterns import is_content
 from regard.layers.embedding import Embedding, PositionalEmbedding
 from regard.layers.rnn import CELLS, RNNLayers
 from regard.layers.stack import LayerRecipes, StackConfig
@@ -127,6 +128,8 @@ class TransformerLM(LMBackbone[KVCaches]):
 
 def max_lookback(pattern: Pattern) -> int | None:
     """How many tokens back a token can attend at most; None if there is no limit, or it is unknown."""
+    if is_content(pattern):  # which chooses among all earlier keys, whatever else hides them
+        return None
     match pattern:
         case Window(size):
             return size - 1

@@ -39,7 +39,7 @@ from regard.attention.sparse_patterns import is_content
 from regard.see.plots.draw import ascii
 from regard.see.plots.layout import MUTED, PAPER, PLAIN_FONTS, TextLine
 from regard.see.plots.mpl_figure import add_axes_at, draw_matrix, draw_text_line, draw_view, save
-from regard.see.plots.panels import Axis, ColourScale, Panel
+from regard.see.plots.panels import Axis, ColourScale, Panel, PanelRow, View
 from regard.see.plots.recipe_views import (
     black_cat,
     example_steps,
@@ -158,7 +158,8 @@ INTRODUCTION = """\
 Every attention that has a name here, drawn by `regard gallery docs`. Each plot shows the mask (queries down, keys
 across, blue = may attend) beside the weights the recipe gives on one fixed example, in which each query seeks a
 position along a bent line. Under it stands the recipe as a file holds it. In Python a recipe is
-`regard.attention.get_recipe("bigbird")`; any other is drawn by `regard draw "Causal() & Window(8)"`.
+`regard.attention.get_recipe("bigbird")`; any other is drawn by `regard draw "Causal() & Window(8)"`, and everything
+here by its name, also what a layer adds: `regard draw "native sparse"`.
 
 <img src="gallery/overview.png" width="{width}" alt="attention = score × position × pattern × normaliser">
 """
@@ -367,6 +368,11 @@ def gallery_layer(
     return MultiHeadAttention(n.heads * n.head, heads=n.heads, recipe=recipe, **given)
 
 
+def layers_view(name: str, sizes: RecipeSizes) -> View:
+    """The same to be read: with axes, and in a terminal."""
+    return View((PanelRow(tuple(layer_panels(name, sizes))),), title=name, notes=(("", LAYER_CAPTIONS[name]),))
+
+
 def layer_panels(name: str, sizes: RecipeSizes) -> list[Panel]:
     if name in LAYER_RECIPES:
         period = LAYER_RECIPES[name](sizes)
@@ -383,13 +389,13 @@ def layer_panels(name: str, sizes: RecipeSizes) -> list[Panel]:
 
 
 def attention_panels(layer: MultiHeadAttention, x: Tensor) -> list[Panel]:
-    """The first head of each attention of a layer."""
+    """The first head of each attention of a layer; none of one to blocks, where no block is whole."""
     with torch.no_grad(), record_attention(layer) as record:
         layer(x)
     seen = {site.name: record.steps(site.name)[0] for site in record.sites}
     titles = SITE_TITLES | ({"attention": "tokens attend"} if "points" in seen else {})
     maps = {titles.get(name, name): (one.weights[0, 0].double(), one.visible[0, 0]) for name, one in seen.items()}
-    return [Panel(title, *shaded(weights), visible) for title, (weights, visible) in maps.items()]
+    return [Panel(title, *shaded(weights), visible) for title, (weights, visible) in maps.items() if weights.numel()]
 
 
 def gate_panels(layer: MultiHeadAttention, x: Tensor) -> list[Panel]:

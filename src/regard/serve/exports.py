@@ -173,7 +173,9 @@ def head_maps(cached: CachedTrace, site: str | None, head: int | None) -> View:
 def rename_axes(panel: Any, title: str, down: str, across: str) -> Panel:
     assert isinstance(panel, Panel)
     named = {"down": replace(panel.down, name=down), "across": replace(panel.across, name=across)}
-    return replace(panel, title=title, scale=ColourScale("roots", 0.0, 1.0, "weight"), **named)  # as on the page
+    # shares as on the page; those of a state may be negative
+    scale = panel.scale if panel.scale.kind == "signed" else ColourScale("roots", 0.0, 1.0, "weight")
+    return replace(panel, title=title, scale=scale, **named)
 
 
 def drawn_matrix(site: AttentionSite, head: int) -> Floats:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention import LatentKV, MultiHeadAttention
+from regard.attention.sparse_patterns import is_content
 from regard.data.batching import Batch, Example, collate, pair_lengths
 from regard.data.token_files import CorpusMixture
 from regard.data.tokenizers.base import PAD, TokenizedText, Tokenizer
@@ -97,9 +98,10 @@ def packing_objections(model: nn.Module) -> list[str]:
     """Why a model cannot be trained on packed texts; empty if it can."""
     if not isinstance(model, PackableModel):
         return [f"{type(model).__name__} reads token after token, not all texts at once"]
-    forms = {part.form for part in model.modules() if isinstance(part, MultiHeadAttention)} - {None}
-    mixing = [form for form in forms if not isinstance(form, LatentKV)]
-    return [f"{form} mixes the tokens of a row, and so those of several texts" for form in mixing]
+    layers = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+    mixing = {layer.form for layer in layers if not isinstance(layer.form, LatentKV | None)}
+    mixing |= {layer.recipe.pattern for layer in layers if is_content(layer.recipe.pattern)}
+    return [f"{part} mixes the tokens of a row, and so those of several texts" for part in mixing]
 
 
 def validation(

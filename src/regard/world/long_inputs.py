@@ -180,6 +180,7 @@ class Retrieval:
     Args:
         hops: sentences from the person in question to a town; each chain has as many, about people of its own.
         asked: whether the question stands first or last.
+        questions: how many are asked, last, each about a chain drawn anew; all but the last with their answers.
 
     The answer and the positions of the facts are uniform. All other sentences are of the world's own split, so that
     no text of valid or test occurs in training.
@@ -190,8 +191,13 @@ class Retrieval:
     chains: int = 4
     hops: int = 1
     asked: ChainEnd = "first"
+    questions: int = 1
 
     def __post_init__(self):
+        if self.questions < 1 or (self.questions > 1 and self.asked == "first"):
+            raise ValueError(
+                f"{self.questions} questions cannot be asked {self.asked}: one is asked first, one or more last"
+            )
         if self.chains < 1 or self.hops < 1:
             raise ValueError(f"there must be 1 chain or more of 1 hop or more, not {self.chains} of {self.hops}")
         if self.chains * self.hops > len(PEOPLE):
@@ -199,11 +205,16 @@ class Retrieval:
                 f"{self.chains} chains of {self.hops} people need {self.chains * self.hops}, and the world knows "
                 f"{len(PEOPLE)}: not so many"
             )
-        least = QUESTION + FACT * self.chains * self.hops + MIN_FILLER + 1
+        least = self.asked_words + FACT * self.chains * self.hops + MIN_FILLER + 1
         if self.words < least:
             raise ValueError(f"{self.chains} chains of {self.hops} hops take {least} words or more, not {self.words}")
         if self.asked not in get_args(ChainEnd):
             raise ValueError(f"a question is asked first or last, not {self.asked!r}")
+
+    @property
+    def asked_words(self) -> int:
+        """The words of all questions, and of all answers but the last."""
+        return (QUESTION + 1) * self.questions - 1
 
     def question(self, number: int, split: Split = "train") -> RetrievalQuestion:
         """The text with this number, at random access."""
@@ -213,18 +224,24 @@ class Retrieval:
         chains = [people[n * self.hops : (n + 1) * self.hops] for n in range(self.chains)]
         towns = [rng.choice(TOWNS) for _ in chains]
         facts = [fact for chain, town in zip(chains, towns, strict=True) for fact in state_facts(chain, town)]
-        question = ("where", "does", chains[0][0], "live", STOP)
-        others = draw_filler(rng, self.words - QUESTION - FACT * len(facts), split)
+        others = draw_filler(rng, self.words - self.asked_words - FACT * len(facts), split)
         order = shuffle(rng, range(len(facts) + len(others)))
         sentences = [(facts + others)[n] for n in order]
         before = QUESTION if self.asked == "first" else 0
         starts = {n: before + at for n, at in zip(order, sentence_starts(sentences), strict=True)}
         words = tuple(word for sentence in sentences for word in sentence)
+        for chain in (rng.randbelow(self.chains) for _ in range(self.questions - 1)):
+            words += (*ask_where(chains[chain][0]), towns[chain])
+        question = ask_where(chains[0][0])
         return RetrievalQuestion(
             question + words if self.asked == "first" else words + question,
             towns[0],
             tuple(starts[n] for n in range(self.hops)),
         )
+
+
+def ask_where(person: str) -> tuple[str, ...]:
+    return ("where", "does", person, "live", STOP)
 
 
 def state_facts(chain: tuple[str, ...], town: str) -> list[tuple[str, ...]]:

@@ -6,6 +6,9 @@ from rich.cells import cell_len
 
 from regard.attention import Alibi, Causal, Clipped, RelativeVectors, Rotary, Sinusoidal, Window, get_recipe
 from regard.see import ascii
+from regard.see.plots.attention_maps import share_scale
+from regard.see.plots.panels import ColourScale, Panel, PanelRow, View
+from regard.see.plots.terminal import render_view
 
 
 def test_a_mask_is_three_lines_for_three_tokens():
@@ -100,3 +103,13 @@ def test_a_number_that_is_none_is_marked():
 def test_mistakes_are_those_of_draw():
     with pytest.raises(ValueError, match="weights of 2 sentences"):
         ascii(torch.ones(2, 1, 3, 3))
+
+
+def test_weights_below_0_are_told_from_those_above():
+    """A state's weights are no shares: as dark as they reach, each sign by marks of its own, and 0 is empty."""
+    weights = torch.tensor([[-0.25, 0.0], [0.25, -0.125]])
+    assert share_scale(weights) == ColourScale("signed", -0.25, 0.25, "weight")
+    panel = Panel("", weights, share_scale(weights))
+    shown = render_view(View((PanelRow((panel,)),)))
+    assert [line.rstrip() for line in shown.splitlines() if line.strip()] == ["≣≣", "██=="]
+    assert share_scale(torch.tensor([[0.5, 0.1]])) == ColourScale("weights", 0.0, 1.0, "weight")

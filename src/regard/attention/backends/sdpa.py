@@ -196,7 +196,7 @@ def runs_dense(recipe: Recipe, q: Tensor, k: Tensor, positions: Positions) -> bo
 
 def needs_no_mask(recipe: Recipe, positions: Positions) -> bool:
     """No mask is formed at all: everybody is seen, or torch's own causal flag says the same as the pattern."""
-    return not recipe.score_positions and (
+    return recipe.score_positions == () and (  # torch 2.13 cannot trace `not` of a tuple that holds a bound gate
         recipe.pattern == Full() or (recipe.pattern == Causal() and positions.start == 0)
     )
 

@@ -28,7 +28,7 @@ from regard.attention.backends.linear import (
 )
 from regard.attention.batch_patterns import Documents, Padding
 from regard.attention.block_map import planning_objections
-from regard.attention.gate import BoundGate, FixedDecay, Gate, NoGate, StateGate, Unnormalised, bound_values
+from regard.attention.gate import BoundGate, FixedDecay, Gate, NoGate, StateGate, Unnormalised
 from regard.attention.normaliser import Proportional
 from regard.attention.pattern import And, Causal, Pattern, Positions
 from regard.attention.recipe import Recipe
@@ -180,7 +180,7 @@ def run_kernels(recipe: Recipe, inputs: GatedInputs, segments: Int[Tensor, "#b t
 
 def gate_values(gate: Gate, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """log a, (b, h, t) or (b, h, t, d), and β, (b, h, t), of every token."""
-    (b, h, t), values = q.shape[:3], bound_values(gate)
+    (b, h, t), values = q.shape[:3], gate.bound_values()
     if isinstance(gate, FixedDecay):
         values["log_decay"] = gate.rate(torch.arange(h, device=q.device)).view(1, -1, 1).expand(b, h, t)
     log_decay, beta = (values.get(name) for name in ("log_decay", "beta"))

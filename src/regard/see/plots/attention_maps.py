@@ -224,9 +224,9 @@ def head_maps(source: Sequence[str], target: Sequence[str], layers: Mapping[str,
         panels = []
         for number, weights in enumerate(heads):
             end = (END,) if weights.shape[1] > len(across) else ()
-            scale = ColourScale("weights", 0.0, 1.0, "weight")
+            values = to_cpu_double(weights)
             panels.append(
-                Panel(f"head {number}", to_cpu_double(weights), scale, down=down, across=Axis("source", across + end))
+                Panel(f"head {number}", values, share_scale(values), down=down, across=Axis("source", across + end))
             )
         rows.append(PanelRow(tuple(panels), heading=layer))
     return View(tuple(rows))
@@ -345,7 +345,15 @@ def head_panel(trace: Trace, site: str, head: int, title: str) -> Panel:
         Axis(name, word_labels([word for word, _ in axis.word_groups], name))
         for name, axis in zip((spot.queries, spot.keys), trace.axes_of(site), strict=True)
     )
-    return Panel(title, to_cpu_double(weights), ColourScale("weights", 0.0, 1.0, "weight"), down=down, across=across)
+    values = to_cpu_double(weights)
+    return Panel(title, values, share_scale(values), down=down, across=across)
+
+
+def share_scale(weights: Tensor) -> ColourScale:
+    """From 0 to 1, as shares; where weights are none, as those of a state or a difference of two maps: as far as they
+    reach, to both sides of 0 if some are negative."""
+    beyond = weights.numel() and not -1e-6 <= float(weights.min()) <= float(weights.max()) <= 1 + 1e-6
+    return ColourScale.of(weights, "weight") if beyond else ColourScale("weights", 0.0, 1.0, "weight")
 
 
 def probability_panel(trace: Trace) -> Panel:

@@ -23,7 +23,6 @@ from regard.attention.pattern import Causal, Pattern
 from regard.attention.position import Position
 from regard.attention.recipe import Recipe
 from regard.attention.score import Score
-from regard.attention.sparse_patterns import ContentPattern
 from regard.data.files import require_small_file
 from regard.see.edits import Edits
 from regard.see.plots.attention_maps import Alignment, alignment_view
@@ -31,7 +30,6 @@ from regard.see.plots.charts import LengthCurves, Neighbourhood, lengths_view, n
 from regard.see.plots.mpl_figure import ViewFigure, draw_view
 from regard.see.plots.panels import View
 from regard.see.plots.recipe_views import (
-    content_view,
     pattern_view,
     position_view,
     recipe_view,
@@ -67,7 +65,6 @@ def build_view(thing: object, **how: Any) -> View:
 
 
 build_view.register(Pattern, pattern_view)
-build_view.register(ContentPattern, content_view)
 build_view.register(Position, position_view)
 build_view.register(Recipe, recipe_view)
 build_view.register(Steps, steps_view)
@@ -263,7 +260,11 @@ def parse_file(path: Path, own_parts: Mapping[str, Any] = {}) -> Recipe:
 
 def suggest_name(text: str) -> str:
     """What comes closest to a name that nothing has."""
-    names = *RECIPES, *GATED_RECIPES, *CONTENT_RECIPES, *POSITIONS
+    from regard.see.gallery import LAYER_CAPTIONS  # which draws by what is above
+
+    if text in LAYER_CAPTIONS:
+        return ", but a layer or several are: `regard draw` shows them"
+    names = *RECIPES, *GATED_RECIPES, *CONTENT_RECIPES, *POSITIONS, *LAYER_CAPTIONS
     known = {name.lower(): name for name in names} | {name.lower(): f"{name}()" for name in PARTS}
     near = get_close_matches(text.lower(), known, n=1, cutoff=0.6)
     if near:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from math import log
+from math import lcm, log
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from regard.attention.recipe import Recipe
 from regard.attention.scaled_score import LogitScale
 from regard.attention.score import Additive, Bilinear, Dot
 from regard.attention.softmax_variants import Differential, MultiToken, SinkSoftmax, TalkingHeads
-from regard.attention.sparse_patterns import ContentPattern, LightningIndexer
+from regard.attention.sparse_patterns import LightningIndexer, PerHead, conditions, is_content
 from regard.see.plots.panels import Axis, ColourScale, Curve, Panel, PanelRow, View, grid, make_labels
 
 Tokens = int | Sequence[str]  # how many, or which
@@ -36,17 +36,23 @@ MOST_BLOCKS = 128
 def pattern_view(
     pattern: Pattern, *, tokens: Tokens | None = None, queries: Tokens | None = None, block: int | None = None
 ) -> View:
-    """The mask: queries down, keys across. With `block`, also which blocks of that size are empty, mixed and full.
+    """The mask: queries down, keys across; of `PerHead` one for each head. With `block`, also which blocks of that size
+    are empty, mixed and full.
 
-    A mask too long for cells is never formed: its blocks are shown alone.
+    A mask too long for cells is never formed: its blocks are shown alone. What a pattern chooses from the content is
+    shown on an example, since without queries and keys there is no choice.
     """
+    if is_content(pattern):
+        return recipe_view(Recipe(pattern=pattern), tokens=tokens)
     n_k, n_q = mask_lengths(pattern, tokens, queries)
     if max(n_q, n_k) > MOST_CELLS:
         size = block or 2 ** ((max(n_q, n_k) - 1) // MOST_BLOCKS).bit_length()
         return View((PanelRow((block_panel(pattern, n_q, n_k, size),)),), title=one_line_repr(pattern))
     down, across = token_axis("query", tokens if queries is None else queries), token_axis("key", tokens)
-    masks = mask(pattern, n_q, n_k)
-    names = ["cells" if block else ""] if len(masks) == 1 else [f"sentence {b + 1}" for b in range(len(masks))]
+    heads = heads_held(pattern)
+    masks = torch.cat([mask(pattern, n_q, n_k, head) for head in range(heads)])
+    names = [head + sentence for head in numbered("head", heads) for sentence in numbered("sentence", pattern.batches)]
+    names = ["cells"] if block and len(names) == 1 else [name.strip() for name in names]
     panels = [
         Panel(name, seen, ColourScale("mask"), down=down, across=across)
         for name, seen in zip(names, masks, strict=True)
@@ -55,11 +61,16 @@ def pattern_view(
     return View(grid(panels), title=one_line_repr(pattern))
 
 
-def mask(pattern: Pattern, n_q: int, n_k: int) -> Tensor:
-    """May query i of sentence b attend to key j?  (b, i, j); the first head's, where heads differ."""
+def mask(pattern: Pattern, n_q: int, n_k: int, head: int = 0) -> Tensor:
+    """May query i of sentence b attend to key j in this head?  (b, i, j)"""
     b = torch.arange(pattern.batches).view(-1, 1, 1)
     i, j = torch.arange(n_q).view(1, -1, 1), torch.arange(n_k).view(1, 1, -1)
-    return pattern.to("cpu").sees(b, torch.zeros_like(b), i, j).expand(pattern.batches, n_q, n_k)
+    return pattern.to("cpu").sees(b, torch.full_like(b, head), i, j).expand(pattern.batches, n_q, n_k)
+
+
+def numbered(name: str, count: int) -> list[str]:
+    """head 1, head 2 ...; nothing where there is one alone."""
+    return [""] if count == 1 else [f" {name} {n}" for n in range(1, count + 1)]
 
 
 def block_panel(pattern: Pattern, n_q: int, n_k: int, block: int) -> Panel:
@@ -316,7 +327,7 @@ def example_steps(recipe: Recipe, tokens: int) -> Steps:
         query, key = (
             (pattern.query, pattern.key or pattern.query) if isinstance(pattern, LightningIndexer) else (query, key)
         )
-    heads = max(map(heads_held, (recipe.score, recipe.position, recipe.normaliser, recipe.gate)))
+    heads = heads_of(recipe)
     like = next(recipe.learned().parameters(), torch.zeros(1))  # learned parts may live elsewhere
     q, k = (x.to(like).expand(1, heads, -1, -1) for x in smooth_queries_keys(tokens, query=query, key=key))
     q = q / torch.arange(1, heads + 1).to(like)[:, None, None]  # each head seeks less sharply than the one before
@@ -337,8 +348,16 @@ def bind_example_gate(recipe: Recipe, heads: int, tokens: int, width: int) -> Re
     return recipe.with_gate(**{name: values[name] for name in gate.values})
 
 
+def heads_of(recipe: Recipe) -> int:
+    """The heads of an example: as many as its parts hold numbers for, and in multiples of its patterns."""
+    held = max(map(heads_held, (recipe.score, recipe.position, recipe.normaliser, recipe.gate)))
+    return lcm(held, heads_held(recipe.pattern))
+
+
 def heads_held(part: Any) -> int:
-    """For how many heads a part, or one that it holds, has numbers; 1 if it does not say."""
+    """For how many heads a part, or one that it holds, has numbers or patterns; 1 if it does not say."""
+    if isinstance(part, Pattern):
+        return lcm(*(len(one.patterns) for one in conditions(part) if isinstance(one, PerHead)))
     own = 2 if isinstance(part, Differential) else 1
     if isinstance(part, Alibi | RelativeBias | LogitScale | SinkSoftmax | TalkingHeads | MultiToken | Lightning):
         own = part.heads
@@ -357,15 +376,17 @@ def black_cat() -> tuple[Steps, tuple[str, ...], tuple[str, ...]]:
 
 
 def weight_scale(weights: Tensor) -> ColourScale:
-    """Differential attention has negative weights."""
-    return signed_scale(weights) if weights.min() < 0 else ColourScale.robust_of_rows(weights, "weight")
+    """Differential attention and states have negative weights."""
+    scale = signed_scale(weights) if weights.min() < 0 else ColourScale.robust_of_rows(weights, "weight")
+    return replace(scale, name="weight")
 
 
 # --- recipes ---
 
 
 def recipe_view(recipe: Recipe, *, tokens: Tokens | None = None) -> View:
-    """The mask beside the weights on the smooth example of `regard.see.plots.recipe_views`, and the parts as text."""
+    """The mask beside the weights on the smooth example, of the first head or of each with its own pattern, and the
+    parts as text."""
     n, n_q = mask_lengths(recipe.pattern, tokens, None)
     if n != n_q:
         raise ValueError(f"{one_line_repr(recipe.pattern)} has {n_q} queries and {n} keys; draw its pattern instead")
@@ -374,16 +395,11 @@ def recipe_view(recipe: Recipe, *, tokens: Tokens | None = None) -> View:
             f"the weights of {n} tokens are too many for a picture; draw the pattern, or {MOST_CELLS} tokens"
         )
     seen = example_steps(recipe, n)
-    visible, weights = seen.visible[0, 0].cpu(), seen.weights[0, 0].cpu().double()
-    down, across = token_axis("query", tokens), token_axis("key", tokens)
-    panels = (
-        Panel("mask", visible, ColourScale("mask"), down=down, across=across),
-        Panel("weights on an example", weights, weight_scale(weights), visible, down, across),
-    )
+    down, across, rows = token_axis("query", tokens), token_axis("key", tokens), list[PanelRow]()
+    for head, name in enumerate(numbered("head", heads_held(recipe.pattern))):
+        visible, weights = seen.visible[0, head].cpu(), seen.weights[0, head].cpu().double()
+        mask = Panel("mask", visible, ColourScale("mask"), down=down, across=across)
+        panels = mask, Panel("weights on an example", weights, weight_scale(weights), visible, down, across)
+        rows.append(PanelRow(panels, heading=name.strip()))
     notes = tuple((name, one_line_repr(part)) for name, part in recipe.parts().items())
-    return View((PanelRow(panels),), notes=notes)
-
-
-def content_view(pattern: ContentPattern, *, tokens: Tokens | None = None) -> View:
-    """What a pattern chooses on the example, since without queries and keys there is no choice."""
-    return recipe_view(Recipe(pattern=pattern), tokens=tokens)
+    return View(tuple(rows), notes=notes)

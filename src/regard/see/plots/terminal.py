@@ -417,6 +417,8 @@ def cell_char(panel: panels.Panel, i: int, j: int) -> str:
         return VISIBLE_CHAR if value else HIDDEN_CHAR
     if scale.kind == "blocks":
         return (HIDDEN_CHAR, MIXED_CHAR, VISIBLE_CHAR)[int(value)]
+    if scale.kind == "signed" and scale.name == "weight":  # most of which are about 0, and a future of zeros is empty
+        return signed_shade_char(scale, value)
     return shade_char(scale, value)
 
 
