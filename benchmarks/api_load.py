@@ -2,12 +2,13 @@
 
     python benchmarks/api_load.py                     trains a small translator first; writes results/api-load.json
     python benchmarks/api_load.py --train                 only that, and ends: before the machine is left alone
-    python benchmarks/api_load.py --only throughput half  one minute and a half once they are trained; writes them into
+    python benchmarks/api_load.py --only throughput half  under four minutes once they are trained; writes them into
                                                           the results' file, in which the other parts stay
 
 throughput   one client that waits for each answer, then 64 at once: sentences a second; the command line's answers
 completions  one client of a language model, then 16 at once: the server's CPU time for a token; the model's own texts
-half         requests that arrive at random, half as many as 64 clients get answered: the 99th percentile of the latency
+half         requests that arrive at random, half as many as 64 clients get answered: the 99th percentile of the latency,
+             against the median of one client alone and against its 99th percentile
 term         64 clients, and kill -TERM: requests on open connections that were not answered
 malformed    10,000 bodies that are no requests: answers above 499
 hang_up      500 clients that close the connection in the middle of a stream: the server's memory before and after
@@ -21,7 +22,6 @@ import random
 import re
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,7 +38,7 @@ from regard.world import World, translation_pairs
 PARTS = ("throughput", "completions", "half", "term", "malformed", "hang_up")
 CLIENTS, SENTENCES = 64, 400
 WRITERS, PROMPTS, NEW_TOKENS = 16, 40, 50
-ALONE_SECONDS, LOAD_SECONDS, HALF_SECONDS, TERM_SECONDS = 10.0, 30.0, 20.0, 3.0
+ALONE_SECONDS, LOAD_SECONDS, HALF_SECONDS, TERM_SECONDS = 15.0, 120.0, 60.0, 3.0
 MALFORMED, HANG_UPS = 10_000, 500
 COMMAND = [sys.executable, "-m", "regard"]
 
@@ -372,8 +372,8 @@ def command_line(run: Path, texts: list[str]) -> dict[str, str]:
 # --- the measurements ---
 
 
-def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str, Any], float]:
-    """The figures, and the median latency of a request alone."""
+def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str, Any], Tally]:
+    """The figures, and the requests of one client alone."""
     begin = server.cpu_seconds()
     alone, one = asyncio.run(closed_loop(server.port, known, 1, ALONE_SECONDS))
     middle = server.cpu_seconds()
@@ -387,7 +387,8 @@ def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str
         "client_share_of_a_core": own / begun,
         "server_cores": (server.cpu_seconds() - middle) / begun,
         "alone_per_second": one,
-        "alone_median_ms": 1e3 * statistics.median(alone.seconds),
+        "alone_median_ms": 1e3 * alone.quantile(0.5),
+        "alone_p99_ms": 1e3 * alone.quantile(0.99),
         "clients": CLIENTS,
         "per_second": rate,
         "ratio": rate / one,
@@ -396,7 +397,7 @@ def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str
         "answers": many.statuses,
         "errors": many.errors + alone.errors,
         "differing": many.differing + alone.differing,
-    }, statistics.median(alone.seconds)
+    }, alone
 
 
 def own_texts(writer: Path, prompts: list[str]) -> dict[str, str]:
@@ -422,14 +423,15 @@ def measure_completions(server: Running, known: dict[str, str]) -> dict[str, Any
     return found
 
 
-def measure_half(port: int, known: dict[str, str], rate: float, alone: float) -> dict[str, Any]:
+def measure_half(port: int, known: dict[str, str], rate: float, alone: Tally) -> dict[str, Any]:
     half = asyncio.run(open_loop(port, known, rate, HALF_SECONDS))
     return {
         "per_second": rate,
         "median_ms": 1e3 * half.quantile(0.5),
         "p99_ms": 1e3 * half.quantile(0.99),
-        "median_over_alone": half.quantile(0.5) / alone,
-        "p99_over_alone": half.quantile(0.99) / alone,
+        "median_over_alone": half.quantile(0.5) / alone.quantile(0.5),
+        "p99_over_alone": half.quantile(0.99) / alone.quantile(0.5),
+        "p99_over_p99_alone": half.quantile(0.99) / alone.quantile(0.99),
         "errors": half.errors,
         "differing": half.differing,
     }
