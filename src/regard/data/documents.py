@@ -18,7 +18,7 @@ from regard.data.tokenizers.base import ABBREVIATIONS
 # --- sentences ---
 
 CLOSERS = r"(?:[\u00a0\u202f ]?»|[\"'”’“)\]])*"  # German closes with “
-SENTENCE_END = re.compile(rf"[.!?…]+{CLOSERS}(?=\s)|[。！？]+[」』”’）]*")
+SENTENCE_END = re.compile(rf"[.!?…]+{CLOSERS}(?=\s|\Z)|[。！？]+[」』”’）]*")
 ACRONYM = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}")  # U.S., p.m., z.B.
 OPENERS = "\"'“‘„«»([¿¡-–—*_"
 TITLES = {"en": "messrs mt ft", "fr": "me mgr cf", "de": "dipl ing jun sen sog zz"}  # beside those of the tokenizer
