@@ -276,15 +276,16 @@ class SentenceWork:
         pairs = [(form, *one) for form, some in zip(forms, answers, strict=True) for one in some[:1]]
         pairs.sort(key=lambda pair: -pair[2])  # a sort is stable: of equals the text as it stands
         missing = Missing()
-        for number, (_, found, _) in enumerate(pairs):
-            written = self.write_whole(prose, asked, found, shouted=shouted)
+        for number, (form, found, _) in enumerate(pairs):
+            written = self.write_whole(prose, asked, form, found, shouted=shouted)
             if isinstance(written, str):
                 return written
             missing = missing if number else written
         if self.by.most > 1:
-            (others,) = yield [Ask(pairs[0][0], self.by.most)]
+            form = pairs[0][0]
+            (others,) = yield [Ask(form, self.by.most)]
             for found, _ in others[1:]:
-                written = self.write_whole(prose, asked, found, shouted=shouted)
+                written = self.write_whole(prose, asked, form, found, shouted=shouted)
                 if isinstance(written, str):
                     return written
             if missing.spans and (masked := mask(prose, missing.spans, asked)):
@@ -297,16 +298,16 @@ class SentenceWork:
         form = sentence_form(asked, self.by)
         (others,) = yield [Ask(form, self.by.most)]
         for found, _ in others:
-            written = self.write_whole(prose, asked, found, shouted=shouted)
+            written = self.write_whole(prose, asked, form, found, shouted=shouted)
             if isinstance(written, str):
                 return written
         return missing
 
-    def write_whole(self, prose: Prose, asked: str, found: str, *, shouted: bool) -> "str | Missing":
+    def write_whole(self, prose: Prose, asked: str, form: str, found: str, *, shouted: bool) -> "str | Missing":
         """A translation as the document writes it; what of the sentence it does not have."""
         found = " ".join(found.split())
         if self.by.n_best is not None:
-            found = undo_form(asked, found, self.by.target)
+            found = undo_form(asked, form, found, self.by.target)
         if not found:
             return prose.raw
         if self.piece:
@@ -777,17 +778,19 @@ def sentence_form(text: str, by: SentenceTranslator) -> str:
     if text[first:].split()[:1] and text[first:].split()[0].islower() and len(text[first].upper()) == 1:
         capital = text[:first] + text[first].upper() + text[first + 1 :]
         text = capital if by.knows(capital[first:].split()[0].strip(".,;:!?")) else text
-    if not ENDED.search(text):
+    if not ENDED.search(text) and by.knows("."):
         text = UNENDED.sub("", text) + "."
     return text
 
 
-def undo_form(text: str, found: str, target: str) -> str:
-    """A translation without the capital and the mark that the text does not have.
+def undo_form(text: str, form: str, found: str, target: str) -> str:
+    """The translation of a text, or of its sentence form, without an end mark or a capital that the text has not.
 
     Examples:
-        >>> undo_form("light switch", "Interrupteur.", "fr"), undo_form("Dear all,", "Chers tous !", "fr")
-        ('interrupteur', 'Chers tous,')
+        >>> undo_form("light switch", "Light switch.", "Interrupteur.", "fr")
+        'interrupteur'
+        >>> undo_form("Dear all,", "Dear all.", "Chers tous !", "fr"), undo_form("oscar", "oscar", "Oscar", "fr")
+        ('Chers tous,', 'Oscar')
     """
     if not ENDED.search(text):
         tail = UNENDED.search(text)
@@ -795,14 +798,20 @@ def undo_form(text: str, found: str, target: str) -> str:
             found = END_MARK.sub("", found) or found
         if tail and tail[0]:
             found = UNENDED.sub("", found) + tail[0]
-    if target != "en" and re.match(r"\w\b", found):  # À is a word, as I is
-        found = found[0].lower() + found[1:] if text[:1].islower() and target != "de" else found
+    if first_letter(form) == first_letter(text):
+        return found
+    if re.match(r"\w\b", found) and target not in ("de", "en"):  # À is a word, as I is
+        return found[0].lower() + found[1:]
     return lower_first(found, text, target)
+
+
+def first_letter(text: str) -> str:
+    return next((one for one in text if one.isalnum()), "")
 
 
 def lower_first(found: str, source: str, target: str) -> str:
     """A small letter at the beginning where the source has one, but for German, and English I."""
-    letter = next((one for one in source if one.isalnum()), "")
+    letter = first_letter(source)
     first = next((n for n, one in enumerate(found) if one.isalnum()), 0)
     word = found[first:].split()[0] if found[first:] else ""
     if letter.islower() and target != "de" and word[1:].islower() and not word.startswith(("I'", "I’")):
