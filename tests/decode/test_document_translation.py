@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -381,3 +382,12 @@ def test_words_in_upper_case_are_understood_where_they_are_no_abbreviations():
     assert translate_document("STOP!", by) == "ARRÊTE !"
     translate_document("DO NOT touch NATO, US.", by)
     assert "Do not touch NATO, US." in [text for text, _ in asked]
+
+
+@pytest.mark.parametrize("text", ["x" * 300_000, "\u200bx" * 20_000])
+def test_time_is_linear_in_a_line_however_long(text):
+    """Of 300,000 characters an expression that begins anew at each would take minutes."""
+    by = translator_by(str, fits=lambda one: len(one) < 100)
+    began = process_time()
+    translate_document(text, by)
+    assert process_time() - began < 20

@@ -318,7 +318,7 @@ def write_spans(
 
 # --- from pieces of a document to prose ---
 
-LINE_BREAK = re.compile(r"[^\S\n\r]*(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])\s*")
+LINE_BREAK = re.compile(r"(?<![^\S\n\r])[^\S\n\r]*(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])\s*")
 TokenKind = Literal["text", "open", "close", "protect", "break", "cut"]
 
 

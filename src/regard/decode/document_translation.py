@@ -329,14 +329,14 @@ EMOJI = "[\U0001f000-\U0001faff\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2
 LITERAL = re.compile(
     r"(?i:https?|ftp)://[^\s<>\"`]*[^\s<>\"`.,;:!?)\]}'’”»]"
     r"|(?<![\w@.])(?i:www)\.[^\s<>\"`]*[^\s<>\"`.,;:!?)\]}'’”»]"
-    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
     r"|(?<![\w.])(?:[\w-]+\.)+(?:com|org|net|edu|gov|io|eu|de|fr|uk|ch|at|be|ca)\b(?:/[^\s<>\"`]*[\w/])?"
     r"|</?[a-zA-Z][^<>]*>|\$\{[^{}\s]+\}|\{\{[^{}]+\}\}|\{[\w.:]*\}|%\(\w+\)[sdif]|%[sdif]\b"
     r"|(?<!\w)[@#]\w+|(?<![\w/])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]+)+/?|(?<!\w)[A-Za-z]:\\[^\s<>\"]+"
     r"|\b\w+\(\)|\b[^\W_]+(?:_[^\W_]+)+\b"
     rf"|{EMOJI}(?:{EMOJI}|[\u200d\ufe0f\U000e0020-\U000e007f])*"
 )
-LOOSE_EMOJI = re.compile(rf" +{EMOJI}(?:{EMOJI}|[ \u200d\ufe0f\U000e0020-\U000e007f])*(?<=\S) +(?=\S)")
+LOOSE_EMOJI = re.compile(rf"(?<=\S) +{EMOJI}(?:{EMOJI}|[ \u200d\ufe0f\U000e0020-\U000e007f])*(?<=\S) +(?=\S)")
 INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")  # soft hyphen, zero width
 
 
@@ -578,14 +578,15 @@ def rewrite(prose: Prose, edits: Sequence[tuple[int, int, str, str]]) -> Prose:
     def moved_all(ones: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(replace(one, start=moved(one.start), end=moved(one.end)) for one in ones)
 
-    text, at = "", 0
+    texts, at = list[str](), 0
     for start, end, new, _ in edits:
-        text, at = text + prose.text[at:start] + new, end
+        texts += [prose.text[at:start], new]
+        at = end
     spans = [(start, end) for start, end, _, _ in edits]
     kept = [one for one in prose.protected if not overlaps((one.start, one.end), spans)]
     new = [Protected(moved(end) - len(new), moved(end), raw) for _, end, new, raw in edits if raw]
     return Prose(
-        text + prose.text[at:],
+        "".join([*texts, prose.text[at:]]),
         tuple(sorted((*moved_all(kept), *new), key=lambda one: one.start)),
         moved_all(prose.markup),
         tuple(replace(one, start=moved(one.start)) for one in prose.breaks),
