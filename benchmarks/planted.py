@@ -937,7 +937,12 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "decode/document_translation.py": [
         ("restore", "numbers are not checked", "    spans += numbers\n", ""),
-        ("find_numbers", "a changed number stays", "return [], [(*wrong.span(), right)]", "return [], []"),
+        ("find_numbers", "a changed number stays", 'return [], [*changed, (start_of_sign(wrong), wrong.end(), "-" * right.startswith("-") + forms[right])]', "return [], changed"),
+        ("find_numbers", "a sign that is another stays", 'changed.append((start_of_sign(one), one.end(), "-" * other.startswith("-") + forms[other]))', "pass"),
+        ("SentenceWork", "of two forms the worse is taken", "pairs.sort(key=lambda pair: -pair[2])", "pairs.sort(key=lambda pair: pair[2])"),
+        ("undo_form", "the mark of the form stays", 'found = END_MARK.sub("", found) or found', "pass"),
+        ("sentence_form", "no capital", "text = capital if", "text = text if"),
+        ("mask", "a mark within is forgotten", 'edits.append((start, end, number, raw))', 'edits.append((start, end, number, number))'),
         ("digits_of", "1,000 and 1 000 are two numbers", "if sign.isdigit())", ")"),
         ("find_protected", "found within another word", 'right = r"(?!\\w)" if', 'right = r"" if'),
         ("place_breaks", "one break takes the space of the next", "len(spaces) - (len(prose.breaks) - number)", "len(spaces)"),

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -258,3 +259,135 @@ def test_a_model_translates_a_document_as_it_translates_its_sentences():
     assert found[:4] == [both[0], "", f"- {both[1]}", "- https://a.b 7"]
     assert found[4].count("**") == 2
     assert "zebra" in found[4]
+
+
+# --- n best translations to choose from ---
+
+
+def ranked(table: dict[str, list[tuple[str, float]]], **options) -> tuple[SentenceTranslator, list[tuple[str, int]]]:
+    """A translator with n best translations of some texts, and what it is asked for."""
+    asked: list[tuple[str, int]] = []
+
+    def n_best(texts, count):
+        asked.extend((text, count) for text in texts)
+        return [table.get(text, [("zz", -99.0)])[:count] for text in texts]
+
+    by = SentenceTranslator(list, n_best=n_best, most=3, target="fr", **options)
+    return by, asked
+
+
+def test_a_text_that_is_no_sentence_is_asked_for_as_one_too_and_the_better_is_taken():
+    by, asked = ranked(
+        {
+            "light switch": [("la lumière a changé.", -3.0)],
+            "Light switch.": [("Interrupteur.", -1.0)],
+            "Dear all,": [("Chers,", -3.0)],
+            "Dear all.": [("Chers tous !", -1.0)],
+            "ok": [("d'accord", -1.0)],
+            "Ok.": [("Vache.", -3.0)],
+            "i go home.": [("i home.", -2.0)],
+            "I go home.": [("Je rentre.", -1.0)],
+        }
+    )
+    text = "light switch\n\nDear all,\n\nok\n\ni go home.\n"
+    assert translate_document(text, by) == "interrupteur\n\nChers tous,\n\nd'accord\n\nje rentre.\n"
+    assert {one for one, _ in asked} >= {"light switch", "Light switch.", "ok", "Ok.", "Dear all."}
+
+
+def test_a_sentence_is_asked_for_as_it_stands_and_an_end_mark_that_it_has_stays():
+    by, asked = ranked({"It is late.": [("Il est tard.", -1.0)], "iPhone": [("iPhone.", -1.0)]})
+    assert translate_document("It is late.", by) == "Il est tard."
+    assert asked == [("It is late.", 1)]
+    assert translate_document("iPhone", by) == "iPhone"
+
+
+def test_of_the_n_best_the_first_that_has_all_numbers_is_taken():
+    best = [("J'ai vingt-cinq ans.", -1.0), ("Il a 25 ans.", -2.0), ("25.", -3.0)]
+    by, asked = ranked({"I'm 25 years old.": best})
+    assert translate_document("I'm 25 years old.", by) == "Il a 25 ans."
+    assert asked == [("I'm 25 years old.", 1), ("I'm 25 years old.", 3)]
+
+
+def test_a_url_that_no_translation_has_is_a_number_for_the_model():
+    by, _ = ranked({"See 1995 for more.": [("Voir.", -1.0), ("Voir 1995 pour plus.", -2.0)]})
+    assert translate_document("See https://a.org/b?c for more.", by) == "Voir https://a.org/b?c pour plus."
+    text = "See [it](https://x.y) or `f(x)` for **more**."
+    marked = ranked({"See it or 1995 for more.": [("Voir it ou 1995 pour more.", -2.0)]})[0]
+    assert translate_document(text, marked, "markdown") == "Voir [it](https://x.y) ou `f(x)` pour **more**."
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "text", "found", "expected"),
+    [
+        ("en", "fr", "It is 1,234.56 now.", "Il est 1,234,56.", "Il est 1\u202f234,56."),
+        ("en", "fr", "It is 1,234.56 now.", "Il est 1 234,56.", "Il est 1 234,56."),
+        ("en", "de", "There are 5,000 of us.", "Wir sind 5,000.", "Wir sind 5.000."),
+        ("de", "en", "Wir sind 5.000.", "There are 5.000 of us.", "There are 5,000 of us."),
+        ("fr", "en", "Nous sommes 10 000.", "We are 10 000.", "We are 10,000."),
+        ("en", "fr", "See 3.2 for more.", "Voir 3.2.", "Voir 3.2."),
+        ("en", "fr", "It is -5 outside.", "Il fait 5.", "Il fait -5."),
+        ("en", "fr", "It is -5 outside.", "Il fait moins 5.", "Il fait moins 5."),
+        ("en", "de", "It is €20 (now: €10).", "Es ist − 20 (nun: −10).", "Es ist 20 (nun: 10)."),
+        ("en", "fr", "It is -7 outside.", "Il fait 5.", "Il fait -7."),
+        ("en", "fr", "Room B-12 is free.", "La B-12 est libre.", "La B-12 est libre."),
+    ],
+)
+def test_numbers_are_written_as_the_target_writes_them_and_keep_their_sign(source, target, text, found, expected):
+    by = SentenceTranslator(lambda texts: [found for _ in texts], source=source, target=target)
+    assert translate_document(text, by) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "expected"),
+    [
+        ("He says: now!", "Il dit: maintenant!", "Il dit : maintenant !"),
+        ("It's at 10:45; ok?", "L’heure est 10:45; ok?", "L'heure est 10:45 ; ok ?"),
+        ("It’s late.", "C'est tard.", "C’est tard."),
+        ("He said 'no'.", "Il a dit «non».", "Il a dit « non »."),
+        ("See a: `b;c: d`.", "Voir a: b;c: d.", "Voir a: `b;c: d`."),
+    ],
+)
+def test_french_punctuation_and_apostrophes(text, found, expected):
+    by = translator_by(lambda _: found, target="fr")
+    assert translate_document(text, by, "markdown") == expected
+
+
+def test_quotation_marks_of_another_language_are_written_as_english_ones():
+    by = translator_by(lambda _: 'He said, "No. »', source="fr", target="en")
+    assert translate_document("Il a dit : « Non. »", by) == 'He said, "No."'
+
+
+def test_no_line_is_broken_before_french_punctuation():
+    by = translator_by(lambda _: "a b ?", target="fr")
+    assert translate_document("one two\nx?", by, "markdown") == "a\nb ?"
+
+
+def test_emoji_between_words_are_no_words_of_the_sentence():
+    asked = []
+    by = translator_by(lambda text: asked.append(text) or text.upper())
+    assert translate_document("She 😀 laughed 😂😂 a lot! 🎉", by) == "SHE 😀 LAUGHED 😂😂 A LOT! 🎉"
+    assert asked == ["She laughed a lot!"]
+
+
+def test_what_is_not_seen_is_not_read():
+    asked = []
+    by = translator_by(lambda text: asked.append(text) or text.upper())
+    assert translate_document("zero\u200bwidth so\u00adft", by) == "ZEROWIDTH SOFT"
+    assert asked == ["zerowidth soft"]
+
+
+def test_words_in_upper_case_are_understood_where_they_are_no_abbreviations():
+    common = {"stop", "do", "not", "touch", "this", "us", "US"}
+    by, asked = ranked({"Stop!": [("Arrête !", -1.0)]}, is_common=lambda word: word in common)
+    assert translate_document("STOP!", by) == "ARRÊTE !"
+    translate_document("DO NOT touch NATO, US.", by)
+    assert "Do not touch NATO, US." in [text for text, _ in asked]
+
+
+@pytest.mark.parametrize("text", ["x" * 300_000, "\u200bx" * 20_000])
+def test_time_is_linear_in_a_line_however_long(text):
+    """Of 300,000 characters an expression that begins anew at each would take minutes."""
+    by = translator_by(str, fits=lambda one: len(one) < 100)
+    began = process_time()
+    translate_document(text, by)
+    assert process_time() - began < 20

@@ -18,7 +18,7 @@ from regard.data.tokenizers.base import ABBREVIATIONS
 # --- sentences ---
 
 CLOSERS = r"(?:[\u00a0\u202f ]?»|[\"'”’“)\]])*"  # German closes with “
-SENTENCE_END = re.compile(rf"[.!?…]+{CLOSERS}(?=\s)|[。！？]+[」』”’）]*")
+SENTENCE_END = re.compile(rf"[.!?…]+{CLOSERS}(?=\s|\Z)|[。！？]+[」』”’）]*")
 ACRONYM = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}")  # U.S., p.m., z.B.
 OPENERS = "\"'“‘„«»([¿¡-–—*_"
 TITLES = {"en": "messrs mt ft", "fr": "me mgr cf", "de": "dipl ing jun sen sog zz"}  # beside those of the tokenizer
@@ -318,7 +318,7 @@ def write_spans(
 
 # --- from pieces of a document to prose ---
 
-LINE_BREAK = re.compile(r"[^\S\n\r]*(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])\s*")
+LINE_BREAK = re.compile(r"(?<![^\S\n\r])[^\S\n\r]*(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])\s*")
 TokenKind = Literal["text", "open", "close", "protect", "break", "cut"]
 
 

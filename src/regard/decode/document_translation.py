@@ -1,8 +1,9 @@
 """Document translation: sentences of a document translated in batches; what must survive is checked, or kept out of it.
 
-A sentence is translated as a whole. Where a number, a URL, code or a mark is then missing, the sentence is translated
-again in pieces, around what was missing. So these survive whatever the model writes, and all of a document's sentences
-share batches.
+A sentence is translated as a whole. Where a number, a URL, code or a mark is then missing, the first of the n best
+translations that has all of them is taken; failing that, that of the sentence with a number in place of what was
+missing; failing that, the sentence is translated in pieces, around what was missing. So these survive whatever the
+model writes, and all of a document's sentences share batches.
 """
 
 import re
@@ -15,8 +16,10 @@ from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from regard.data.documents import (
+    ACRONYM,
     DOCUMENT_FORMATS,
     DocumentFormat,
+    LineBreak,
     Markup,
     Prose,
     Protected,
@@ -28,6 +31,7 @@ from regard.data.documents import (
 from regard.data.files import chunks
 from regard.data.tokenizers.base import UNK, LosslessTokenizer, Tokenizer
 from regard.decode.alignment import align_pair, argmax_links_or_null
+from regard.decode.beam import Beam
 from regard.decode.search import Search
 from regard.decode.translation import translate_lines
 from regard.models.config import RNN_KINDS
@@ -40,13 +44,26 @@ T = TypeVar("T")
 Span = tuple[int, int]
 AlignedWord = tuple[Span, Span | None]  # where a word of the translation stands, and the source word it is linked to
 WordLinks = tuple[Sequence[str], Sequence[str], Set[tuple[int, int]]]
-Work = Generator[list[str], Sequence[str], T]  # asks for texts, is sent their translations, and returns its result
+Candidate = tuple[str, float]  # a translation and its score
+Work = Generator[list["Ask"], Sequence[Sequence[Candidate]], T]  # asks, is sent translations, and returns its result
 
 WINDOW = 20_000  # sentences and what is between them that share batches
 
 
 def know_all(text: str) -> bool:
     return True
+
+
+def know_none(text: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A text to translate, and how many translations of it are wanted, best first."""
+
+    text: str
+    best: int = 1
 
 
 @dataclass(frozen=True)
@@ -57,8 +74,12 @@ class SentenceTranslator:
         translate: the translations of some sentences.
         fits: whether a sentence is short enough for the model.
         knows: whether the model can read a word; one that it cannot is copied.
+        is_common: whether the vocabulary has a word as one piece; upper case is an abbreviation where it has not.
         align: the words of a translation and the source words they are linked to; without it, a sentence with marks
             inside is translated in pieces.
+        n_best: of each text so many translations with their scores, the best first; without it there is one of each,
+            and a text is asked for as it stands.
+        most: how many of them there are to choose from.
         source: the language to translate from; its abbreviations end no sentence.
         target: the language to translate into.
         report: called with the words that are copied.
@@ -72,10 +93,23 @@ class SentenceTranslator:
     translate: Callable[[Sequence[str]], Sequence[str]]
     fits: Callable[[str], bool] = know_all
     knows: Callable[[str], bool] = know_all
+    is_common: Callable[[str], bool] = know_none
     align: Callable[[str, str], Sequence[AlignedWord] | None] | None = None
+    n_best: Callable[[Sequence[str], int], Sequence[Sequence[Candidate]]] | None = None
+    most: int = 1
     source: str = "en"
     target: str = ""
     report: Callable[[str], object] = know_all
+
+    def answer(self, asked: Sequence[Ask]) -> list[Sequence[Candidate]]:
+        """The translations that are asked for; those of which as many are wanted share batches."""
+        if self.n_best is None:
+            return [[(text, 0.0)] for text in self.translate([one.text for one in asked])]
+        found = dict[Ask, Sequence[Candidate]]()
+        for best in sorted({one.best for one in asked}):
+            some = [one for one in asked if one.best == best]
+            found |= zip(some, self.n_best([one.text for one in some], best), strict=True)
+        return [found[one] for one in asked]
 
 
 def translate_document(text: str, by: SentenceTranslator, format: str = "text") -> str:
@@ -96,7 +130,7 @@ def translate_windows(text: str, by: SentenceTranslator, format: str) -> Iterato
     """The same, so many parts at a time."""
     known = find_format(format)
     for parts in chunks(sentence_parts(text, known, by.source), WINDOW, len_of_part):
-        yield "".join(run_work(ask_once(SentenceWork(by, known.escape).translate_parts(parts)), by.translate))
+        yield "".join(run_work(ask_once(SentenceWork(by, known.escape).translate_parts(parts)), by.answer))
 
 
 def translate_documents(texts: Sequence[str], by: SentenceTranslator, format: str = "text") -> list[str]:
@@ -107,7 +141,7 @@ def translate_documents(texts: Sequence[str], by: SentenceTranslator, format: st
         >>> translate_documents(["one", "<b>two</b>"], loud, "html")
         ['one!', '<b>two!</b>']
     """
-    return run_work(documents_work(texts, by, format), by.translate)
+    return run_work(documents_work(texts, by, format), by.answer)
 
 
 def documents_work(texts: Sequence[str], by: SentenceTranslator, format: str) -> Work[list[str]]:
@@ -140,15 +174,15 @@ def len_of_part(part: str | Prose) -> int:
 
 def ask_once(work: Work[T]) -> Work[T]:
     """The same work; a text that it asks for twice is asked for once."""
-    texts, found = advance_work(work, None)
-    while texts is not None:
-        once = list(dict.fromkeys(texts))
+    asked, found = advance_work(work, None)
+    while asked is not None:
+        once = list(dict.fromkeys(asked))
         answers = dict(zip(once, (yield once), strict=True))
-        texts, found = advance_work(work, [answers[text] for text in texts])
+        asked, found = advance_work(work, [answers[one] for one in asked])
     return found  # type: ignore[return-value]  (there is one where nothing is asked for)
 
 
-def advance_work(work: Work[T], answers: Sequence[str] | None) -> tuple[list[str] | None, T | None]:
+def advance_work(work: Work[T], answers: Sequence[Sequence[Candidate]] | None) -> tuple[list[Ask] | None, T | None]:
     """What it asks for next, given the translations of what it asked for, None at first; or None and its result."""
     try:
         return work.send(answers), None  # type: ignore[arg-type]
@@ -156,11 +190,11 @@ def advance_work(work: Work[T], answers: Sequence[str] | None) -> tuple[list[str
         return None, end.value
 
 
-def run_work(work: Work[T], translate: Callable[[Sequence[str]], Sequence[str]]) -> T:
+def run_work(work: Work[T], answer: Callable[[Sequence[Ask]], Sequence[Sequence[Candidate]]]) -> T:
     """The result."""
-    texts, found = advance_work(work, None)
-    while texts is not None:
-        texts, found = advance_work(work, translate(texts))
+    asked, found = advance_work(work, None)
+    while asked is not None:
+        asked, found = advance_work(work, answer(asked))
     return found  # type: ignore[return-value]
 
 
@@ -182,9 +216,9 @@ class SentenceWork:
     def translate_parts(self, parts: Sequence[str | Prose]) -> Work[list[str]]:
         """The parts, prose translated; in each round all ask together."""
         works = {n: self.translate(part) for n, part in enumerate(parts) if isinstance(part, Prose)}
-        results, asked = dict[int, str](), dict[int, list[str]]()
+        results, asked = dict[int, str](), dict[int, list[Ask]]()
 
-        def advance(n: int, answers: Sequence[str] | None) -> None:
+        def advance(n: int, answers: Sequence[Sequence[Candidate]] | None) -> None:
             try:
                 asked[n] = next(works[n]) if answers is None else works[n].send(answers)
             except StopIteration as end:
@@ -194,9 +228,9 @@ class SentenceWork:
             advance(n, None)
         while asked:
             waiting, asked = asked, {}
-            answers = iter((yield [text for texts in waiting.values() for text in texts]))
-            for n, texts in waiting.items():
-                advance(n, [next(answers) for _ in texts])
+            answers = iter((yield [one for some in waiting.values() for one in some]))
+            for n, some in waiting.items():
+                advance(n, [next(answers) for _ in some])
         return [part if isinstance(part, str) else results[n] for n, part in enumerate(parts)]
 
     def translate_pieces(self, parts: Sequence[str | Prose], *, shouted: bool) -> Work[str]:
@@ -205,8 +239,9 @@ class SentenceWork:
 
     def translate(self, prose: Prose) -> Work[str]:
         """One sentence or piece; in pieces if it is too long, or if something of it is missing in its translation."""
+        prose = set_apart_emoji(drop_invisible(prose))
         prose = protect(prose, [match.span() for match in LITERAL.finditer(prose.text)])
-        shouted = self.shouted or is_shouted(outside_protected(prose))
+        shouted = self.shouted or is_shouted(outside_protected(prose), self.by)
 
         def knows(word: str) -> bool:
             return (shouted and self.by.knows(word.lower())) or self.by.knows(word)
@@ -227,17 +262,60 @@ class SentenceWork:
         if not self.by.fits(prose.text):  # a word, or the text of a mark
             parts = prose.cut([(one.start, one.end) for one in prose.protected], prose.markup)
             return (yield from self.translate_pieces(parts, shouted=shouted)) if len(parts) > 1 else prose.raw
+        found = yield from self.find_whole(prose, shouted=shouted)
+        if isinstance(found, Missing):
+            parts = prose.cut(found.spans, found.markup)
+            return (yield from self.translate_pieces(parts, shouted=shouted)) if len(parts) > 1 else prose.raw
+        return found
+
+    def find_whole(self, prose: Prose, *, shouted: bool) -> Work["str | Missing"]:
+        """The translation of a sentence that has all of it, or what is missing in the best one."""
         asked = lower_shouted(prose, self.by) if shouted else prose.text
-        (answer,) = yield [asked]
-        found = " ".join(answer.split())
+        forms = [asked] if self.by.n_best is None else list(dict.fromkeys((asked, sentence_form(asked, self.by))))
+        answers = yield [Ask(form) for form in forms]
+        pairs = [(form, *one) for form, some in zip(forms, answers, strict=True) for one in some[:1]]
+        pairs.sort(key=lambda pair: -pair[2])  # a sort is stable: of equals the text as it stands
+        missing = Missing()
+        for number, (form, found, _) in enumerate(pairs):
+            written = self.write_whole(prose, asked, form, found, shouted=shouted)
+            if isinstance(written, str):
+                return written
+            missing = missing if number else written
+        if self.by.most > 1:
+            form = pairs[0][0]
+            (others,) = yield [Ask(form, self.by.most)]
+            for found, _ in others[1:]:
+                written = self.write_whole(prose, asked, form, found, shouted=shouted)
+                if isinstance(written, str):
+                    return written
+            if missing.spans and (masked := mask(prose, missing.spans, asked)):
+                return (yield from self.find_masked(masked, missing, shouted=shouted))
+        return missing
+
+    def find_masked(self, prose: Prose, missing: "Missing", *, shouted: bool) -> Work["str | Missing"]:
+        """The translation of a sentence that has numbers in place of what is missing, or that again."""
+        asked = lower_shouted(prose, self.by) if shouted else prose.text
+        form = sentence_form(asked, self.by)
+        (others,) = yield [Ask(form, self.by.most)]
+        for found, _ in others:
+            written = self.write_whole(prose, asked, form, found, shouted=shouted)
+            if isinstance(written, str):
+                return written
+        return missing
+
+    def write_whole(self, prose: Prose, asked: str, form: str, found: str, *, shouted: bool) -> "str | Missing":
+        """A translation as the document writes it; what of the sentence it does not have."""
+        found = " ".join(found.split())
+        if self.by.n_best is not None:
+            found = undo_form(asked, form, found, self.by.target)
         if not found:
             return prose.raw
         if self.piece:
             found = match_ends(prose.text, found, self.by.target)
-        restored = restore(prose, asked, found, self.by.align)
+        found = typography(found, prose, self.by.target)
+        restored = restore(prose, asked, found, self.by)
         if isinstance(restored, Missing):
-            parts = prose.cut(restored.spans, restored.markup)
-            return (yield from self.translate_pieces(parts, shouted=shouted))
+            return restored
 
         def write(text: str) -> str:
             return self.escape(text.upper() if shouted else text, prose.text)
@@ -251,13 +329,40 @@ EMOJI = "[\U0001f000-\U0001faff\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2
 LITERAL = re.compile(
     r"(?i:https?|ftp)://[^\s<>\"`]*[^\s<>\"`.,;:!?)\]}'’”»]"
     r"|(?<![\w@.])(?i:www)\.[^\s<>\"`]*[^\s<>\"`.,;:!?)\]}'’”»]"
-    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
     r"|(?<![\w.])(?:[\w-]+\.)+(?:com|org|net|edu|gov|io|eu|de|fr|uk|ch|at|be|ca)\b(?:/[^\s<>\"`]*[\w/])?"
     r"|</?[a-zA-Z][^<>]*>|\$\{[^{}\s]+\}|\{\{[^{}]+\}\}|\{[\w.:]*\}|%\(\w+\)[sdif]|%[sdif]\b"
     r"|(?<!\w)[@#]\w+|(?<![\w/])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]+)+/?|(?<!\w)[A-Za-z]:\\[^\s<>\"]+"
     r"|\b\w+\(\)|\b[^\W_]+(?:_[^\W_]+)+\b"
     rf"|{EMOJI}(?:{EMOJI}|[\u200d\ufe0f\U000e0020-\U000e007f])*"
 )
+LOOSE_EMOJI = re.compile(rf"(?<=\S) +{EMOJI}(?:{EMOJI}|[ \u200d\ufe0f\U000e0020-\U000e007f])*(?<=\S) +(?=\S)")
+INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")  # soft hyphen, zero width
+
+
+def drop_invisible(prose: Prose) -> Prose:
+    """Without characters that are not seen, which a model reads as letters."""
+    spans = [match.span() for match in INVISIBLE.finditer(prose.text)]
+    return rewrite(prose, [(*span, "", "") for span in spans]) if spans else prose
+
+
+def set_apart_emoji(prose: Prose) -> Prose:
+    """Emoji between two words have no part in the sentence, and are set between two words again, like a line break."""
+    taken = [(one.start, one.end) for one in (*prose.protected, *prose.markup, *prose.breaks)]
+    found = [m for m in LOOSE_EMOJI.finditer(prose.text) if not overlaps((m.start() - 1, m.end() + 1), taken)]
+    if not found:
+        return prose
+    apart = rewrite(prose, [(*one.span(), " ", "") for one in found])
+    gone, breaks = 0, list(apart.breaks)
+    for one in found:
+        breaks.append(LineBreak(one.start() - gone, one[0]))
+        gone += len(one[0]) - 1
+    return replace(
+        apart,
+        breaks=tuple(sorted(breaks, key=lambda one: one.start)),
+    )
+
+
 SEPARATORS = ".,'’\u00a0\u202f "
 NUMBER = re.compile(rf"\d{{1,3}}(?:[{SEPARATORS}]\d{{3}})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*")
 
@@ -335,12 +440,10 @@ class Missing:
     markup: list[Markup] = field(default_factory=list)
 
 
-def restore(
-    prose: Prose, asked: str, found: str, align: Callable[[str, str], Sequence[AlignedWord] | None] | None
-) -> Restored | Missing:
+def restore(prose: Prose, asked: str, found: str, by: SentenceTranslator) -> Restored | Missing:
     """Finds what must survive in a translation."""
     kept, spans = find_protected(prose, found)
-    numbers, changed = find_numbers(prose, found, kept)
+    numbers, changed = find_numbers(prose, found, kept, by)
     spans += numbers
     places = place_breaks(prose, found, [*kept, *changed])
     if places is None:
@@ -349,7 +452,7 @@ def restore(
         return Missing(spans)
     assert places is not None
     kept = [*kept, *changed, *places]
-    markup, lost = place_markup(prose, asked, found, kept, align)
+    markup, lost = place_markup(prose, asked, found, kept, by.align)
     return Missing(markup=lost) if lost else Restored(kept, markup)
 
 
@@ -370,26 +473,127 @@ def find_protected(prose: Prose, found: str) -> tuple[list[tuple[int, int, str]]
 
 
 def find_numbers(
-    prose: Prose, found: str, kept: Sequence[tuple[int, int, str]]
+    prose: Prose, found: str, kept: Sequence[tuple[int, int, str]], by: SentenceTranslator
 ) -> tuple[list[Span], list[tuple[int, int, str]]]:
-    """Numbers that are missing, by their digits; one that is missing where another is too many is set right."""
+    """Numbers that are missing, by their sign and digits, and those to be set right.
+
+    These are one that is missing where another is too many, and those whose separators are not the target's.
+    """
     source = list(NUMBER.finditer(outside_protected(prose)))
     target = [match for match in NUMBER.finditer(found) if not overlaps(match.span(), [(a, b) for a, b, _ in kept])]
     wanted, written = Counter(map(digits_of, source)), Counter(map(digits_of, target))
     missing, extra = wanted - written, written - wanted
+    forms = {digits_of(one): format_number(one[0], by.source, by.target) for one in source}
+    changed = list[tuple[int, int, str]]()
+    for one in target:
+        digits = digits_of(one)
+        other = digits.removeprefix("-") if digits.startswith("-") else f"-{digits}"
+        if extra[digits] and missing[other]:  # only its sign is another
+            missing, extra = missing - Counter([other]), extra - Counter([digits])
+            changed.append((start_of_sign(one), one.end(), "-" * other.startswith("-") + forms[other]))
+        elif digits in forms and not is_written_well(one[0], forms[digits], by):
+            changed.append((*one.span(), forms[digits]))
     if missing.total() == extra.total() == 1:
-        (right,) = (one[0] for one in source if digits_of(one) in missing)
+        (right,) = missing
         wrong = next(one for one in target if digits_of(one) in extra)
-        return [], [(*wrong.span(), right)]
-    return [match.span() for match in source if digits_of(match) in missing], []
+        return [], [*changed, (start_of_sign(wrong), wrong.end(), "-" * right.startswith("-") + forms[right])]
+    return [match.span() for match in source if digits_of(match) in missing], changed
+
+
+NEGATIVE = re.compile(r"(?:(?<![\w\d)\]%-])(?:[-–]|− ?)|\b(?:minus|moins)\s)\Z")
+
+
+def sign_before(number: re.Match[str]) -> re.Match[str] | None:
+    return NEGATIVE.search(number.string[max(0, number.start() - 8) : number.start()])
+
+
+def start_of_sign(number: re.Match[str]) -> int:
+    """Where it begins, or the sign before it."""
+    sign = sign_before(number)
+    return number.start() - (len(sign[0]) if sign else 0)
 
 
 def digits_of(number: re.Match[str]) -> str:
-    """Without the signs between them, which languages choose differently: 1,000.5 is 1 000,5."""
-    return "".join(sign for sign in number[0] if sign.isdigit())
+    """Its sign, and its digits without those between them, which languages choose differently: 1,000.5 is 1 000,5."""
+    return "-" * bool(sign_before(number)) + "".join(sign for sign in number[0] if sign.isdigit())
 
 
-UNBROKEN = re.compile(r"[-+*#>|=]|\d+[.)]")  # what would begin a list, a heading or a quotation
+GROUPED = {
+    "en": re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"),
+    "fr": re.compile(r"\d{1,3}(?:[\u00a0\u202f ]\d{3})+(?:,\d+)?"),
+    "de": re.compile(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?"),
+}
+MARKS = {"en": (",", "."), "fr": ("\u202f", ","), "de": (".", ",")}  # between thousands, before decimals
+
+
+def format_number(number: str, source: str, target: str) -> str:
+    """A number whose thousands stand apart as the other language writes it; others as they are.
+
+    Examples:
+        >>> format_number("1,234.5", "en", "de"), format_number("1.234,5", "de", "en"), format_number("1.5", "en", "de")
+        ('1.234,5', '1,234.5', '1.5')
+    """
+    if source == target or source not in MARKS or target not in MARKS or not GROUPED[source].fullmatch(number):
+        return number
+    whole, _, decimals = number.partition(MARKS[source][1])
+    thousands, decimal = MARKS[target]
+    return thousands.join(re.findall(r"\d+", whole)) + (decimal + decimals if decimals else "")
+
+
+def is_written_well(number: str, form: str, by: SentenceTranslator) -> bool:
+    """Whether only the width of spaces differs; without thousands apart, any sign may stand before the decimals."""
+    if by.source not in MARKS or by.target not in MARKS:
+        return True
+    plain = re.compile(r"[\u00a0\u202f ]")
+    if plain.sub(" ", number) == plain.sub(" ", form):
+        return True
+    return len(re.findall(r"\D", form)) < 2 and not any(one.fullmatch(form) for one in GROUPED.values())
+
+
+MASKS = ("1995", "1987", "1972", "1968", "1953", "1949", "1936", "1924")  # years: models copy them
+
+
+def mask(prose: Prose, spans: Sequence[Span], asked: str) -> Prose | None:
+    """The sentence with a number in place of each of these; None if one of them has a mark or a line break within."""
+    free = [one for one in MASKS if one not in asked]
+    if len(free) < len(spans):
+        return None
+    edits = list[tuple[int, int, str, str]]()
+    for (start, end), number in zip(sorted(spans), free, strict=False):
+        edges = [edge for one in (*prose.markup, *prose.breaks) for edge in (one.start, one.end)]
+        if any(start < edge < end for edge in edges):
+            return None
+        inside = [one for one in prose.protected if start <= one.start and one.end <= end]
+        raw = write_spans(prose.text[start:end], [(one.start - start, one.end - start, one.raw) for one in inside])
+        edits.append((start, end, number, raw))
+    return rewrite(prose, edits)
+
+
+def rewrite(prose: Prose, edits: Sequence[tuple[int, int, str, str]]) -> Prose:
+    """With other text in some places; where it has a last item, that is how the document writes it."""
+
+    def moved(at: int) -> int:
+        return at + sum(len(new) - (end - start) for start, end, new, _ in edits if end <= at)
+
+    def moved_all(ones: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(replace(one, start=moved(one.start), end=moved(one.end)) for one in ones)
+
+    texts, at = list[str](), 0
+    for start, end, new, _ in edits:
+        texts += [prose.text[at:start], new]
+        at = end
+    spans = [(start, end) for start, end, _, _ in edits]
+    kept = [one for one in prose.protected if not overlaps((one.start, one.end), spans)]
+    new = [Protected(moved(end) - len(new), moved(end), raw) for _, end, new, raw in edits if raw]
+    return Prose(
+        "".join([*texts, prose.text[at:]]),
+        tuple(sorted((*moved_all(kept), *new), key=lambda one: one.start)),
+        moved_all(prose.markup),
+        tuple(replace(one, start=moved(one.start)) for one in prose.breaks),
+    )
+
+
+UNBROKEN = re.compile(r"[-+*#>|=;:!?»]|\d+[.)]")  # what would begin a list, a heading or a quotation; or ends a clause
 
 
 def place_breaks(prose: Prose, found: str, kept: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]] | None:
@@ -516,22 +720,29 @@ def find_words(text: str, words: Sequence[str]) -> list[Span] | None:
 
 # --- case, and the ends of pieces ---
 
-SHOUTED_LETTERS, SHOUTED_WORDS, SHOUTED_WORD = 7, 3, 6
+SHOUTED_LETTERS, SHOUTED_WORDS, SHOUTED_WORD, SHOUTED_COMMON = 7, 3, 6, 4
 
 
-def is_shouted(text: str) -> bool:
+def is_shouted(text: str, by: SentenceTranslator) -> bool:
     """Whether a text is upper case throughout, and more than an abbreviation.
 
     Examples:
-        >>> [is_shouted(text) for text in ("DO NOT ENTER", "NATO", "CHAPTER 1", "IBM and SAP")]
-        [True, False, True, False]
+        >>> by = SentenceTranslator(list, is_common=lambda word: word == "stop")
+        >>> [is_shouted(text, by) for text in ("DO NOT ENTER", "NATO", "STOP!", "CHAPTER 1", "IBM and SAP")]
+        [True, False, True, True, False]
     """
     words = re.findall(r"[^\W\d_]{2,}", text)
     if not words or not all(word.isupper() for word in words) or text != text.upper():
         return False
-    return sum(map(len, words)) >= SHOUTED_LETTERS and (
-        len(words) >= SHOUTED_WORDS or max(map(len, words)) >= SHOUTED_WORD
-    )
+    letters, longest = sum(map(len, words)), max(map(len, words))
+    if letters >= SHOUTED_LETTERS and (len(words) >= SHOUTED_WORDS or longest >= SHOUTED_WORD):
+        return True
+    return longest >= SHOUTED_COMMON and all(is_emphasised(word, by) for word in words)
+
+
+def is_emphasised(word: str, by: SentenceTranslator) -> bool:
+    """Whether a word in upper case is one of small letters, and no abbreviation."""
+    return word.isupper() and by.is_common(word.lower()) and not by.is_common(word)
 
 
 def lower_shouted(prose: Prose, by: SentenceTranslator) -> str:
@@ -545,6 +756,92 @@ def lower_shouted(prose: Prose, by: SentenceTranslator) -> str:
     first = next((n for n, letter in enumerate(text) if letter.isalpha()), 0)
     capital = text[:first] + prose.text[first : first + 1] + text[first + 1 :]
     return capital if by.knows(capital.split()[0].strip(".,;:!?")) else text
+
+
+UNENDED = re.compile(r"[\s,;:–—-]*\Z")
+ENDED = re.compile(r"[.!?…][\"'”’“»)\]\s]*\Z")
+END_MARK = re.compile(r"\s*[.!?…]+(?=[\"'”’“»)\]\s]*\Z)")
+
+
+def sentence_form(text: str, by: SentenceTranslator) -> str:
+    """A text as sentences are written, which is what models have read: with a capital, a mark at its end, and no words
+    in upper case.
+
+    Examples:
+        >>> by = SentenceTranslator(list)
+        >>> [sentence_form(text, by) for text in ("light switch", "Dear all,", "(i think so)", "Why?")]
+        ['Light switch.', 'Dear all.', '(I think so).', 'Why?']
+    """
+    if by.source == "en":
+        text = re.sub(r"(?<![\w.])i(?![\w.])", "I", text)
+    first = next((n for n, letter in enumerate(text) if letter.isalnum()), 0)
+    text = re.sub(r"[^\W\d_]{2,}", lambda one: one[0].lower() if is_emphasised(one[0], by) else one[0], text)
+    if text[first:].split()[:1] and text[first:].split()[0].islower() and len(text[first].upper()) == 1:
+        capital = text[:first] + text[first].upper() + text[first + 1 :]
+        text = capital if by.knows(capital[first:].split()[0].strip(".,;:!?")) else text
+    if not ENDED.search(text) and by.knows("."):
+        text = UNENDED.sub("", text) + "."
+    return text
+
+
+def undo_form(text: str, form: str, found: str, target: str) -> str:
+    """The translation of a text, or of its sentence form, without an end mark or a capital that the text has not.
+
+    Examples:
+        >>> undo_form("light switch", "Light switch.", "Interrupteur.", "fr")
+        'interrupteur'
+        >>> undo_form("Dear all,", "Dear all.", "Chers tous !", "fr"), undo_form("oscar", "oscar", "Oscar", "fr")
+        ('Chers tous,', 'Oscar')
+    """
+    if not ENDED.search(text):
+        tail = UNENDED.search(text)
+        if not ACRONYM.fullmatch(found.removesuffix(".").rpartition(" ")[2]):
+            found = END_MARK.sub("", found) or found
+        if tail and tail[0]:
+            found = UNENDED.sub("", found) + tail[0]
+    if first_letter(form) == first_letter(text):
+        return found
+    if re.match(r"\w\b", found) and target not in ("de", "en"):  # À is a word, as I is
+        return found[0].lower() + found[1:]
+    return lower_first(found, text, target)
+
+
+def first_letter(text: str) -> str:
+    return next((one for one in text if one.isalnum()), "")
+
+
+def lower_first(found: str, source: str, target: str) -> str:
+    """A small letter at the beginning where the source has one, but for German, and English I."""
+    letter = first_letter(source)
+    first = next((n for n, one in enumerate(found) if one.isalnum()), 0)
+    word = found[first:].split()[0] if found[first:] else ""
+    if letter.islower() and target != "de" and word[1:].islower() and not word.startswith(("I'", "I’")):
+        return found[:first] + found[first].lower() + found[first + 1 :]
+    return found
+
+
+def typography(found: str, prose: Prose, target: str) -> str:
+    """French spaces before ; : ! ? and inside « », one kind of apostrophe; quotation marks that are not the target's.
+
+    Examples:
+        >>> typography("Il dit: «Viens!» l’été", Prose("He says: 'Come!' it's"), "fr")
+        "Il dit : « Viens ! » l'été"
+        >>> typography('He said, "No. »', Prose("Il a dit : « Non. »"), "en")
+        'He said, "No."'
+    """
+    if re.search(r"[^\W\d]: ", prose.text) and not re.search(r"[^\W\d]:\S", prose.text):
+        found = re.sub(r"(?<=[^\W\d]):(?=\S)", ": ", found)
+    kept = [prose.text[one.start : one.end] for one in prose.protected if one.required]
+    if any(re.search(r"[;:!?«»’']", one) and one in found for one in kept):
+        return found
+    if target == "fr":
+        found = re.sub(r"(?<=[\w»)\]\"%€$'’])(:|[;!?]+)(?=[\s»\")\]]|\Z)", r" \1", found)
+        found = re.sub(r"«\s*(?=\S)", "« ", re.sub(r"(?<=\S)\s*»", " »", found))
+        straight = "’" not in prose.text
+        found = re.sub(r"(?<=\w)[’'](?=\w)", "'" if straight else "’", found)
+    elif target == "en":
+        found = re.sub(r"«\s*|\s*»", '"', found)
+    return found
 
 
 LOOSE = re.compile(r"^[^\w\s\"'“‘„«(\[{<¿¡]+\s*|\s*[(\[{“„«]+$")
@@ -566,10 +863,7 @@ def match_ends(source: str, found: str, target: str) -> str:
         found = found[:-1] or found
     if last in ",;:" and found[-1] not in ",;:":
         found += last
-    word = found.split()[0]
-    if source[0].islower() and target != "de" and word[1:].islower() and not word.startswith(("I'", "I’")):
-        found = found[0].lower() + found[1:]
-    return found
+    return lower_first(found, source, target)
 
 
 # --- a translator of ours ---
@@ -594,10 +888,14 @@ def sentence_translator(
     settings = translator.settings
     longest = max_length or settings.train.max_length
 
-    def translate(texts: Sequence[str]) -> list[str]:
+    def n_best(texts: Sequence[str], count: int) -> list[Sequence[Candidate]]:
         tagged = [translator.tag_source(text, to) for text in texts]
-        found = dict(progress(translate_lines(translator, tagged, search, model=model), "translating", len(texts)))
-        return [found[number][0].text for number in range(len(texts))]
+        how = replace(search, n_best=count) if isinstance(search, Beam) else search
+        found = dict(progress(translate_lines(translator, tagged, how, model=model), "translating", len(texts)))
+        return [[(one.text, one.hypothesis.score) for one in found[number]] for number in range(len(texts))]
+
+    def translate(texts: Sequence[str]) -> list[str]:
+        return [best[0] for best, *_ in n_best(texts, 1)]
 
     def align(source: str, found: str) -> list[AlignedWord] | None:
         tagged = translator.tag_source(source, to)
@@ -610,6 +908,9 @@ def sentence_translator(
         fits=lambda text: len(translator.source.encode(translator.tag_source(text, to))) <= longest,
         knows=word_reader(translator.source),
         align=None if settings.model.kind in RNN_KINDS else align,
+        is_common=lambda word: len(translator.source.encode(word)) == 1,
+        n_best=n_best,
+        most=search.size if isinstance(search, Beam) else 1,
         source=settings.data.source,
         target=to or settings.data.target,
     )

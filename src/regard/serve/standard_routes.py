@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from regard.data.files import chunks
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.decode.beam import Beam
-from regard.decode.document_translation import advance_work, documents_work, sentence_translator
+from regard.decode.document_translation import Ask, Candidate, advance_work, documents_work, sentence_translator
 from regard.decode.stepwise import Greedy, Sampling
 from regard.decode.text_generation import GeneratedToken, TextRequest
 from regard.decode.translation import Translation
@@ -129,14 +129,19 @@ async def translate_whole(
     to = target if translator.target_languages else None
     by = sentence_translator(translator, beam, to=to)
 
-    async def translate(sentences: Sequence[str]) -> list[str]:
-        found: list[str] = []
-        for some in chunks(sentences, api.limits.max_texts):
-            if monotonic() > deadline:
-                raise RequestError(PAST_DEADLINE, 408)
-            tagged = [translator.tag_source(text, to) for text in some]
-            found += [these[0].text for these in await api.translate(request, served, tagged, beam)]
-        return found
+    async def translate(asked: Sequence[Ask]) -> list[Sequence[Candidate]]:
+        found = dict[Ask, Sequence[Candidate]]()
+        for best in sorted({one.best for one in asked}):
+            how = replace(beam, n_best=best)
+            for some in chunks([one for one in asked if one.best == best], api.limits.max_texts, size_of_ask):
+                if monotonic() > deadline:
+                    raise RequestError(PAST_DEADLINE, 408)
+                tagged = [translator.tag_source(one.text, to) for one in some]
+                answers = await api.translate(request, served, tagged, how)
+                found |= zip(
+                    some, ([(one.text, one.hypothesis.score) for one in these] for these in answers), strict=True
+                )
+        return [found[one] for one in asked]
 
     align_words = by.align
 
@@ -154,6 +159,10 @@ async def translate_whole(
         if asked is None:
             return found or []
         answers = await translate(asked)
+
+
+def size_of_ask(one: Ask) -> int:
+    return len(one.text)
 
 
 def target_languages(served: ServedModel) -> list[str]:
