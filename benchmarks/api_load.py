@@ -7,8 +7,8 @@
 
 throughput   one client that waits for each answer, then 64 at once: sentences a second; the command line's answers
 completions  one client of a language model, then 16 at once: the server's CPU time for a token; the model's own texts
-half         requests that arrive at random, half as many as 64 clients get answered: the 99th percentile of the latency,
-             against the median of one client alone and against its 99th percentile
+half         requests that arrive at random, half as many as 64 clients get answered: the 99th percentile of the
+             latency, against the median of one client alone and against its 99th percentile
 term         64 clients, and kill -TERM: requests on open connections that were not answered
 malformed    10,000 bodies that are no requests: answers above 499
 hang_up      500 clients that close the connection in the middle of a stream: the server's memory before and after

@@ -1040,7 +1040,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("search processes", "a process that is gone is asked", "[one for one in self.processes if one.jobs or one.process.is_alive()]", "[*self.processes]"),
         ("search processes", "who waits for a process that died waits on", "            self.scheduler.enqueue(self.waiting)\n", ""),
         ("search processes", "no token budget", "process.tokens + self.waiting[0].tokens > self.scheduler.max_tokens", "False"),
-        ("search processes", "who is cancelled is searched on", 'process.send("remove", gone)', "pass"),
+        ("search processes", "who is cancelled is searched on", 'process.send("remove", [job.index for job in gone])', "pass"),
         ("search processes", "who is cancelled keeps its place", "                    gone[0].loop.remove_reader(process.pipe.fileno())\n        self.submit([])", "                    gone[0].loop.remove_reader(process.pipe.fileno())"),
         ("search processes", "who has left still counts", "            self.tokens -= job.tokens\n", ""),
         ("search processes", "a deadline is but a wish", "if now > deadline]", "if now > 9 * deadline]"),

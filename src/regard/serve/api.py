@@ -264,6 +264,7 @@ class Api:
             return []
         self.scheduler.submit(jobs)
         watch, results = asyncio.ensure_future(disconnect(request)), asyncio.gather(*(job.future for job in jobs))
+        results.add_done_callback(lambda one: one.cancelled() or one.exception())  # which nobody may read any more
         try:
             await asyncio.wait([watch, results], return_when=asyncio.FIRST_COMPLETED)
             if not results.done():

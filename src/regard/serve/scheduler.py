@@ -93,10 +93,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_json(level: int = logging.INFO) -> None:
-    """The records of `regard` and of uvicorn as lines of JSON on stderr."""
+    """The records of `regard`, uvicorn and asyncio as lines of JSON on stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
-    for name in ("regard", "uvicorn.error"):
+    for name in ("regard", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)
