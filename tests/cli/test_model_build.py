@@ -195,9 +195,32 @@ def test_a_teacher_of_several_directions_is_given_the_language_and_distilled(rec
     assert "steps = 41" in Path("models/both/teacher.toml").read_text()
     assert measured["synthetic"][0]["by"] == "the teacher of both"
     assert measured["synthetic"][0]["read"] == 30
+    assert measured["compared_with"]["student"] == "teacher of both"
     assert Translator.load("models/both/teacher").target_languages == ("fr", "en")
     first = next(read_pairs("models/both/valid.tsv"))
     assert first.source.startswith(">>fr<< ")
+
+
+def test_a_student_without_a_teacher_of_its_own_learns_from_what_another_translated_back(recipes):
+    both = RECIPE.format("en-fr").replace('["en-fr"]', '["en-fr", "fr-en"]') + TINY.format("teacher", 1)
+    Path("both.toml").write_text(both)
+    text = recipes.read_text().replace(TINY.format("teacher", 1), "").replace("fr-en.toml", "both.toml")
+    text = text.replace("best_of = 2", 'recipe = "both.toml"\nweight = 3.0').replace(
+        "beam = 1\n", "beam = 1\nweight = 2.0\n"
+    )
+    recipes.write_text(text)
+    lines = ("measure.sentences=3", "text.kind=bpe", "text.vocab_size=400")
+    changes = [word for line in lines for word in ("--set", line)]
+    assert_done(regard("models", "build", recipes, "--out", "models", "--device", "cpu", *changes))
+    folder = Path("models/en-fr")
+    learnt = {name: one["settings"]["pairs"] for name, one in stages(folder).items() if name.startswith("student")}
+    assert learnt["student-scratch"] == ["data/pairs:1"]
+    assert learnt["student"] == ["data/pairs:1", "back-translated/pairs:2", "distilled/pairs:3"]
+    more = {pair.target for pair in read_pairs("more.tsv")}
+    assert {pair.target for pair in read_pairs(folder / "back-translated.tsv")} <= more
+    measured = json.loads((folder / "measurements.json").read_bytes())
+    assert [one["by"] for one in measured["synthetic"]] == ["the teacher of both"] * 2
+    assert measured["compared_with"]["student"] == "student-scratch"
 
 
 @pytest.mark.parametrize(

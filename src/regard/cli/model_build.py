@@ -253,7 +253,7 @@ class BuildRecipe:
         if not plans:
             raise ValueError("it has no tables [teacher.model] and [teacher.train], nor those of a student; write one")
         data = read["data"]
-        if "teacher" not in plans and (read["back_translation"].enabled or untaught(read["distillation"])):
+        if "teacher" not in plans and untaught(read["distillation"]):
             raise ValueError("only what has a teacher learns from its translations; write [teacher.model]")
         for key in ("directions", "corpora", "valid"):
             if not getattr(data, key):
@@ -394,15 +394,23 @@ class ModelBuild:
         teachers = self.make_teachers()
         if self.recipe.student is None:
             return None
-        students, pairs = ["student"], self.mixture()
-        if self.recipe.distillation.enabled:
+        students, synthetic, distillation = ["student"], list[str](), self.recipe.distillation
+        if self.recipe.teacher is None and self.recipe.back_translation.enabled:
+            self.back_translate()
+            synthetic.append("back-translated")
+        if distillation.enabled:
             self.distil(self.better_teacher(teachers))
-            pairs = self.mixture("distilled") if self.recipe.distillation.originals else ["distilled/pairs"]
-        self.train("student", self.recipe.student, pairs)
-        if self.recipe.measure.scratch and self.recipe.distillation.enabled:
+            synthetic.append("distilled")
+        self.train("student", self.recipe.student, self.mixture(*synthetic, originals=self.originals))
+        if self.recipe.measure.scratch and synthetic:
             self.train("student-scratch", self.recipe.student, self.mixture())
             students.insert(0, "student-scratch")
         return self.write_card([*teachers, *students])
+
+    @property
+    def originals(self) -> bool:
+        """Whether the student also learns from people's translations."""
+        return self.recipe.distillation.originals or not self.recipe.distillation.enabled
 
     def make_teachers(self) -> list[str]:
         """The teachers of this recipe, by the names of their runs: one, one that has read what was translated back,
@@ -530,12 +538,12 @@ class ModelBuild:
 
         self.stages.run(name, settings, work, "cpu")
 
-    def mixture(self, *synthetic: str) -> list[str]:
+    def mixture(self, *synthetic: str, originals: bool = True) -> list[str]:
         """The corpora with their weights, and synthetic pairs with theirs."""
-        weights = [(f"data/{source.name}", weight) for source, weight, _ in self.corpora]
+        corpora = [(f"data/{source.name}", weight) for source, weight, _ in self.corpora] if originals else []
         tables = {"back-translated": self.recipe.back_translation, "distilled": self.recipe.distillation}
-        weights += [(f"{name}/pairs", tables[name].weight) for name in synthetic]
-        if not any(weight for _, weight in weights[: len(self.corpora)]):
+        weights = [*corpora, *((f"{name}/pairs", tables[name].weight) for name in synthetic)]
+        if not any(weight for _, weight in corpora):
             return [name for name, _ in weights]
         return [f"{name}:{weight or 1.0:g}" for name, weight in weights]
 
@@ -726,7 +734,8 @@ class ModelBuild:
 
     def compared_with(self, systems: Sequence[str]) -> dict[str, str]:
         """Which step each is compared with, where both are there."""
-        chosen = next((one for one in ("student-scratch", "teacher", "teacher-back") if one in systems), "")
+        others = [one for one in systems if one.startswith("teacher of ")]
+        chosen = next((one for one in ("student-scratch", "teacher", "teacher-back", *others) if one in systems), "")
         pairs = {"teacher-back": "teacher", "student": chosen, "int8": "student"}
         return {system: before for system, before in pairs.items() if {system, before} <= set(systems)}
 
