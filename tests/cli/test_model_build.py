@@ -209,7 +209,7 @@ def test_a_student_without_a_teacher_of_its_own_learns_from_what_another_transla
         "beam = 1\n", "beam = 1\nweight = 2.0\n"
     )
     recipes.write_text(text)
-    lines = ("measure.sentences=3", "text.kind=bpe", "text.vocab_size=400")
+    lines = ("measure.sentences=3", "text.kind=bpe", "text.vocab_size=400", "teacher.train.steps=200")
     changes = [word for line in lines for word in ("--set", line)]
     assert_done(regard("models", "build", recipes, "--out", "models", "--device", "cpu", *changes))
     folder = Path("models/en-fr")
