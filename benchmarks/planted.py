@@ -1079,7 +1079,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("masked kernel", "heads before queries in the result", "((sentence * t + query) * h + head) * d", "((sentence * h + head) * t + query) * d"),
     ],
     "decode/linear_kernels.c": [
-        ("float32 kernels", "the bias of the first columns for all of a tile", "sums[r][c] = _mm512_loadu_ps(bias + 16 * c);", "sums[r][c] = _mm512_loadu_ps(bias);"),
+        ("float32 kernels", "the bias of the first columns for all of a tile", "totals[r][c] = _mm512_loadu_ps(bias + 16 * c);", "totals[r][c] = _mm512_loadu_ps(bias);"),
+        ("float32 kernels", "all products one by one", "#define BLOCK 64 ", "#define BLOCK (1L << 40) "),
         ("float32 kernels", "rows of a tile begin a row too early", "float_tile(n, x + r * k, k, weight,", "float_tile(n, x + (r > 0 ? r - 1 : 0) * k, k, weight,"),
         ("float32 kernels", "a forced token's score is the first of its slice", "best->forced[r] = row[best->must[r] - start];", "best->forced[r] = row[0];"),
         ("linear kernels", "of several threads' best those of the first", "for (long part = 0; part < scratch->parts; part++)\n            for (long i", "for (long part = 0; part < 1; part++)\n            for (long i"),
@@ -1181,6 +1182,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("edits", "a gate's weight off is scaled", "index_fill(1, off, 0.0)", "index_fill(1, off, 0.5)"),
     ],
     "see/methods/attribution.py": [
+        ("leave one out", "copies are compared with the first of a batch", "scores[call][place] = before - after", "scores[call][place] = whole[len(some)][0] - after"),
         ("integrated gradients", "a panel counts as the whole path", "a + share * (end - start) * b.double()", "a + share * b.double()"),
         ("integrated gradients", "steep panels are never halved", "len(panels) < 2 * steps", "len(panels) < 0"),
         ("explain", "heads are averaged", "each.sum(0) if each.dim() == 3", "each.mean(0) if each.dim() == 3"),

@@ -563,6 +563,21 @@ def test_what_a_head_and_a_token_are_worth_does_not_depend_on_how_many_are_tried
         assert found.allclose(words.scores[name], atol=1e-5)
 
 
+@pytest.mark.parametrize("tokens", [1, 40, 2048])
+def test_a_token_that_cannot_be_seen_is_worth_nothing_however_batches_round(monkeypatch, tokens):
+    """As on processors where a sum rounds otherwise in a batch of another size, or at another place in it."""
+
+    def rounded(*arguments):
+        exact = prediction.log_probabilities(*arguments)
+        return [value + 1e-6 * len(exact) + 1e-7 * place for place, value in enumerate(exact)]
+
+    monkeypatch.setattr(prediction, "TOKENS_AT_ONCE", tokens)
+    monkeypatch.setattr(attribution, "log_probabilities", rounded)
+    scores = leave_one_out(trace_of("language model"), 2).scores["text"]
+    assert scores[3:].abs().max() == 0
+    assert scores[:3].abs().min() > 1e-3
+
+
 def test_what_comes_before_a_head_is_not_computed_again():
     trace, ran = trace_of("translator"), []
     layer = layer_of(trace, "encoder.0")

@@ -358,7 +358,8 @@ def test_any_recipe_is_seen_as_it_ran(name):
     assert torch.equal(again.entropy, found.entropy)
     picture = site.max_pool(4, 5, 7, sentence=1)
     shown = by_hand(site.visible(4, range(37), sentence=1).float(), 5, 7) > 0
-    assert torch.equal(thumbnails[4], picture.masked_fill(~shown, -torch.inf))  # a hidden cell is not a weight of 0
+    # a hidden cell is not a weight of 0; a product of all heads may round otherwise than that of one
+    assert_close(thumbnails[4], picture.masked_fill(~shown, -torch.inf), atol=1e-6, rtol=0)
     assert_close(picture, by_hand(seen[4], 5, 7), atol=1e-6, rtol=0)
     part = site.max_pool(4, 3, 99, queries=range(11, 29), keys=range(2, 13), sentence=1)
     assert_close(part, by_hand(seen[4, 11:29, 2:13], 3, 11), atol=1e-6, rtol=0)

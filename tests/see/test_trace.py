@@ -265,7 +265,7 @@ def test_the_beams_of_a_continuation_are_the_best_of_all(text):
         for trace in (wide, greedy)
     )
     assert tree.steps[-1][0].score == pytest.approx(best, abs=1e-4)
-    assert tree.steps[-1][0].score >= other
+    assert best >= other  # both by the trace: where they are the same tokens, the search's own sum may round otherwise
 
 
 def test_a_beam_of_two_steps_is_found_by_trying_everything():

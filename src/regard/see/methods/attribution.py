@@ -448,14 +448,18 @@ def leave_one_out(
     """
     target = prediction_target(trace, row, option)
     with frozen_model(trace):
-        (before,), x = log_probabilities(trace, target), input_embeddings(trace)
+        x, whole = input_embeddings(trace), dict[int, list[float]]()
         places = [(call, place) for call, each in enumerate(x) for place in range(each.vectors.shape[-2])]
         scores = [torch.zeros(each.vectors.shape[-2]) for each in x]
         for some in in_batches(trace, places, "tokens left out", progress):
+            # how a sum rounds may depend on the size of the batch and on the place in it; so a copy is compared with
+            # the same copy of as large a batch, and a token that cannot be seen is worth 0 on every processor
+            if len(some) not in whole:
+                whole[len(some)] = log_probabilities(trace, target, len(some))
             with embed(trace, erase(some)):
                 found = log_probabilities(trace, target, len(some))
-            for (call, place), value in zip(some, found, strict=True):
-                scores[call][place] = before - value
+            for (call, place), before, after in zip(some, whole[len(some)], found, strict=True):
+                scores[call][place] = before - after
     return TokenScores(target, dict(zip(embedded_axes(trace, x), scores, strict=True)))
 
 
