@@ -23,6 +23,7 @@ from regard.tasks.seq2seq import LabelSmoothingLoss, RDropLoss, packing_objectio
 from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.training import ConstantSchedule, TrainConfig, train
 from regard.training.config import Loss, TrainSettings
+from regard.training.corpus import PrefetchedMixture
 from regard.training.packed_corpus import PackedCorpus, PackedMixture, PackedPairs, epoch_rows
 from regard.training.run import TrainingRun, flops
 from regard.world import World, translation_pairs
@@ -197,6 +198,32 @@ def test_a_prepared_row_is_a_row_of_a_packed_corpus(tmp_path):
                 assert batch.target.position_ids[n, theirs].tolist() == list(range(len(target) + 1))
     tokens = sum(int((batch.source.tokens != PAD).sum()) for batch in batches)
     assert tokens / sum(batch.source.tokens.numel() for batch in batches) > 0.85
+
+
+def test_batches_made_ahead_by_a_thread_are_those_that_are_asked_for(tmp_path, monkeypatch):
+    """In the order of training over the end of an epoch, and from any step on, as a resumed run asks."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)  # which needs a GPU
+    monkeypatch.setattr("regard.training.corpus.WINDOW", 3)
+    plain = replace(packed_mixture(prepared_mixture(tmp_path, 900, 300)), device="cuda")
+    made: list[tuple[int, range]] = []
+    several = PackedMixture.several
+    monkeypatch.setattr(PackedMixture, "several", lambda self, *which: (made.append(which), several(self, *which))[1])
+    ahead, count = PrefetchedMixture(plain), plain.num_batches(0)
+    assert count % 3 != 0
+    steps = [(0, number) for number in range(count)] + [(1, number) for number in range(5)]
+    resumed = [(3, 4), (2, count - 1), (3, 0)]
+    for epoch, number in (*steps, *resumed):
+        found, wanted = ahead.numbered(epoch, number), several(plain, epoch, range(number, number + 1))[0]
+        for ours, theirs in ((found.source, wanted.source), (found.target, wanted.target)):
+            assert torch.equal(ours.tokens, theirs.tokens)
+            assert torch.equal(ours.segment_ids, theirs.segment_ids)
+            assert torch.equal(ours.position_ids, theirs.position_ids)
+        assert torch.equal(found.labels, wanted.labels)
+    ahead.thread.shutdown()
+    in_order = [(0, range(first, min(first + 3, count))) for first in range(0, count, 3)]
+    in_order += [(1, range(3)), (1, range(3, 6)), (1, range(6, 9))]
+    assert made[: len(in_order)] == in_order, "a window was made twice, or not ahead"
+    assert len(ahead.windows) == 2, "what is behind is kept"
 
 
 def test_windows_of_a_series_have_one_plan():

@@ -194,6 +194,12 @@ class TokenLists:
     def starts(self) -> Numbers:
         return np.cumsum(self.sizes) - self.sizes
 
+    def split(self, counts: Sequence[int]) -> "list[TokenLists]":
+        """The first so many texts, and so on."""
+        sizes = np.split(self.sizes, np.cumsum(counts)[:-1])
+        ids = np.split(self.ids, np.cumsum([part.sum() for part in sizes])[:-1])
+        return [TokenLists(*part) for part in zip(ids, sizes, strict=True)]
+
     def prepend(self, token: int) -> "TokenLists":
         return TokenLists(np.insert(self.ids, self.starts, token), self.sizes + 1)
 

@@ -31,7 +31,7 @@ from regard.tasks.protocol import (
 )
 from regard.tasks.splits import drop_long, iterate_batches
 from regard.training.config import VARIABLE_SHAPES, TrainingJob, TrainSettings
-from regard.training.corpus import Corpus
+from regard.training.corpus import Corpus, PrefetchedMixture
 from regard.training.packed_corpus import PackedCorpus, PackedMixture, PackedPairs
 from regard.training.run import flops
 
@@ -126,6 +126,7 @@ def seq2seq_job(
         corpus = Corpus.of(examples, pair_lengths, collate, train, device)
     elif isinstance(examples, CorpusMixture):
         corpus = PackedMixture.of(examples, train, device)
+        corpus = corpus if device == "cpu" else PrefetchedMixture(corpus)
     else:
         corpus = PackedCorpus.of(examples, train, device)
     held = drop_long(held_out, pair_lengths, train)

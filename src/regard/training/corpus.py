@@ -1,6 +1,7 @@
-"""Training corpora: the padded batches of every step by epoch and index; packed ones are in `packed_corpus`."""
+"""Training corpora: the padded batches of every step by epoch and index; a thread that makes packed ones ahead."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -15,6 +16,7 @@ from regard.data.batching import (
 )
 from regard.data.token_files import CorpusMixture
 from regard.training.config import TrainSettings
+from regard.training.packed_corpus import PackedBatches, PackedMixture, PackedPairs
 
 E = TypeVar("E")
 Lengths = Callable[[Sequence[E]], Sequence[tuple[int, int]]]
@@ -140,3 +142,37 @@ def to_device_async(tensor: Tensor, device: torch.device | str) -> Tensor:
 @lru_cache(maxsize=2)
 def epoch_batches(batches: TokenBatchSampler, epoch: int) -> list[list[int]]:
     return batches.epoch(epoch)
+
+
+WINDOW = 8  # packed batches that are made at once, ahead of those that a GPU computes
+
+
+class PrefetchedMixture(PackedBatches):
+    """The batches of a mixture, made by a thread of its own ahead of the step that asks: a GPU need not wait for them.
+
+    Args:
+        batches: what makes them; each is the same as without the thread.
+    """
+
+    def __init__(self, batches: PackedMixture):
+        self.batches, self.device, self.accumulate = batches, batches.device, batches.accumulate
+        self.thread = ThreadPoolExecutor(1, "batches")
+        self.windows = dict[tuple[int, int], Future[list[PackedPairs]]]()
+
+    @property
+    def left_out(self) -> int:
+        return self.batches.left_out
+
+    def num_batches(self, epoch):
+        return self.batches.num_batches(epoch)
+
+    def numbered(self, epoch, number):
+        window, at = divmod(number, WINDOW)
+        more = (window + 1) * WINDOW < self.num_batches(epoch)
+        wanted = [(epoch, window), (epoch, window + 1) if more else (epoch + 1, 0)]
+        self.windows = {key: self.windows.get(key) or self.thread.submit(self.make_window, *key) for key in wanted}
+        return self.windows[wanted[0]].result()[at]
+
+    def make_window(self, epoch: int, window: int) -> list[PackedPairs]:
+        first = window * WINDOW
+        return self.batches.several(epoch, range(first, min(first + WINDOW, self.num_batches(epoch))))

@@ -253,10 +253,19 @@ class PackedMixture(PackedBatches):
         return -(-self.plan.rows // self.rows_per_batch)
 
     def numbered(self, epoch, number):
-        count, seed = self.num_batches(epoch), self.train.seed
-        at = int(permute(combine_seeds(seed, epoch, 1), count, np.array([number]))[0])
-        first, stop = at * self.plan.rows // count, (at + 1) * self.plan.rows // count
-        places, row, sizes = self.plan.members(first, stop, combine_seeds(seed, epoch, 3))
-        lists = self.mixture.sides(np.array(self.order.rows(epoch, places)))
-        packed = pack_pairs(*lists, row, longest_first(sizes), self.plan.length)
-        return packed_batch(*packed, np.arange(stop - first), size=self.rows_per_batch, device=self.device)
+        return self.several(epoch, range(number, number + 1))[0]
+
+    def several(self, epoch: int, numbers: range) -> list[PackedPairs]:
+        """Batches of an epoch. Read together, each takes a fraction of the time: every shard is asked only once."""
+        count, total, seed = self.num_batches(epoch), self.plan.rows, self.train.seed
+        drawn = permute(combine_seeds(seed, epoch, 1), count, np.array(numbers)).tolist()
+        bounds = [(at * total // count, (at + 1) * total // count) for at in drawn]
+        members = [self.plan.members(first, stop, combine_seeds(seed, epoch, 3)) for first, stop in bounds]
+        counts = [len(places) for places, _, _ in members]
+        rows = self.order.rows(epoch, np.concatenate([places for places, _, _ in members]))
+        sides = (side.split(counts) for side in self.mixture.sides(np.array(rows)))
+        made = []
+        for (first, stop), (_, row, sizes), source, target in zip(bounds, members, *sides, strict=True):
+            packed = pack_pairs(source, target, row, longest_first(sizes), self.plan.length)
+            made.append(packed_batch(*packed, np.arange(stop - first), size=self.rows_per_batch, device=self.device))
+        return made
