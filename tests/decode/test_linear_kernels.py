@@ -1,5 +1,9 @@
 """Linear layers in C: the same numbers as torch's operations, row by row; those are used where C cannot be compiled."""
 
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -181,3 +185,27 @@ def test_threads_share_the_columns_and_give_the_same_bits(kernel):
         torch.set_num_threads(threads)
     for others in found[1:]:
         assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@compiled
+@both
+def test_a_thread_that_ends_gives_its_memory_back(kernel):
+    """A search on each core has new threads for every batch."""
+    made, x = kernel(*random_layer(8, 600)), random_rows(3000, 8)
+    each = 3000 * 512 * 4  # the scores of a slice
+
+    def search() -> None:
+        made.topk(x, torch.zeros(600, dtype=torch.uint8), 2, None)
+
+    def in_new_threads(count: int) -> int:
+        for _ in range(count):
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(search).result()
+        return resident_bytes()
+
+    before = in_new_threads(5)
+    assert in_new_threads(20) - before < 5 * each

@@ -16,6 +16,7 @@ COMPILE = [
     "-std=gnu11",
     "-shared",
     "-fPIC",
+    "-pthread",
     "-mfma",
     *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
 ]
