@@ -1079,7 +1079,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("masked kernel", "heads before queries in the result", "((sentence * t + query) * h + head) * d", "((sentence * h + head) * t + query) * d"),
     ],
     "decode/linear_kernels.c": [
-        ("float32 kernels", "the bias of the first columns for all of a tile", "sums[r][c] = _mm512_loadu_ps(bias + 16 * c);", "sums[r][c] = _mm512_loadu_ps(bias);"),
+        ("float32 kernels", "all products are one sum, which rounds as often", "#define DEPTH 128 ", "#define DEPTH (1 << 20) "),
+        ("float32 kernels", "the bias of the first columns for all of a tile", "totals[r][c] = _mm512_loadu_ps(bias + 16 * c);", "totals[r][c] = _mm512_loadu_ps(bias);"),
         ("float32 kernels", "rows of a tile begin a row too early", "float_tile(n, x + r * k, k, weight,", "float_tile(n, x + (r > 0 ? r - 1 : 0) * k, k, weight,"),
         ("float32 kernels", "a forced token's score is the first of its slice", "best->forced[r] = row[best->must[r] - start];", "best->forced[r] = row[0];"),
         ("linear kernels", "of several threads' best those of the first", "for (long part = 0; part < scratch->parts; part++)\n            for (long i", "for (long part = 0; part < 1; part++)\n            for (long i"),

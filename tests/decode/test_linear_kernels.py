@@ -23,7 +23,7 @@ from regard.ops import c_kernels
 
 from .test_models import SOURCES, model
 
-SHAPES = [(1, 11, 17), (4, 64, 64), (5, 3, 1), (7, 130, 200), (13, 512, 65), (70, 48, 129)]
+SHAPES = [(1, 11, 17), (4, 64, 64), (5, 3, 1), (7, 130, 200), (13, 512, 65), (70, 48, 129), (5, 2048, 70)]
 KERNELS: list[type[KernelLinear]] = [Float32KernelLinear, Int8KernelLinear]
 both = pytest.mark.parametrize("kernel", KERNELS)
 compiled = pytest.mark.skipif(linear_kernels() is None, reason="needs a C compiler and AVX-512 VNNI")

@@ -20,6 +20,7 @@
 
 #define ROWS 6      /* of a tile: 24 of 32 registers hold its sums */
 #define COLUMNS 64  /* of a tile */
+#define DEPTH 128   /* products in float32 that are summed by themselves: the sum of all would round as often as k */
 #define SLICE 8     /* tiles whose scores stay in the cache */
 #define WORK (1L << 20) /* multiplications in float32 that another thread pays for */
 
@@ -141,27 +142,38 @@ void int8_linear(
 ALWAYS void float_tile(
     const int rows, const float *x, long k, const float *weight, const float *bias, float *y, long y_stride, long columns
 ) {
-    __m512 sums[ROWS][4];
+    __m512 totals[ROWS][4];
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int c = 0; c < 4; c++) sums[r][c] = _mm512_loadu_ps(bias + 16 * c);
-    for (long i = 0; i < k; i++, weight += COLUMNS) {
-        __m512 w[4];
-#pragma GCC unroll 4
-        for (int c = 0; c < 4; c++) w[c] = _mm512_load_ps(weight + 16 * c);
+        for (int c = 0; c < 4; c++) totals[r][c] = _mm512_loadu_ps(bias + 16 * c);
+    for (long start = 0; start < k; start += DEPTH) {
+        __m512 sums[ROWS][4];
 #pragma GCC unroll 6
-        for (int r = 0; r < rows; r++) {
-            __m512 one = _mm512_set1_ps(x[r * k + i]);
+        for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-            for (int c = 0; c < 4; c++) sums[r][c] = _mm512_fmadd_ps(one, w[c], sums[r][c]);
+            for (int c = 0; c < 4; c++) sums[r][c] = _mm512_setzero_ps();
+        for (long i = start, end = k - start < DEPTH ? k : start + DEPTH; i < end; i++, weight += COLUMNS) {
+            __m512 w[4];
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) w[c] = _mm512_load_ps(weight + 16 * c);
+#pragma GCC unroll 6
+            for (int r = 0; r < rows; r++) {
+                __m512 one = _mm512_set1_ps(x[r * k + i]);
+#pragma GCC unroll 4
+                for (int c = 0; c < 4; c++) sums[r][c] = _mm512_fmadd_ps(one, w[c], sums[r][c]);
+            }
         }
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) totals[r][c] = _mm512_add_ps(totals[r][c], sums[r][c]);
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int c = 0; c < 4; c++)
-            if (16 * c < columns) _mm512_mask_storeu_ps(y + r * y_stride + 16 * c, first(columns - 16 * c), sums[r][c]);
+            if (16 * c < columns) _mm512_mask_storeu_ps(y + r * y_stride + 16 * c, first(columns - 16 * c), totals[r][c]);
 }
 
 static void float_panel(
