@@ -187,6 +187,26 @@ def test_threads_share_the_columns_and_give_the_same_bits(kernel):
         assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
 
 
+@compiled
+@both
+def test_rows_of_another_kind_are_refused_and_not_read_as_if_they_were_right(kernel):
+    made, banned = kernel(*random_layer(20, 80)), torch.zeros(80, dtype=torch.uint8)
+    for wrong in (random_rows(3, 19), random_rows(3, 20).double(), random_rows(3, 20).bfloat16()):
+        for run in (made, lambda x: made.topk(x, banned, 2, None)):
+            with pytest.raises(ValueError, match="prepared for 20 numbers in float32 on a CPU cannot read"):
+                run(wrong)
+
+
+@compiled
+@both
+def test_a_gradient_is_refused_and_not_0(kernel):
+    x = random_rows(3, 20).requires_grad_()
+    y = kernel(*random_layer(20, 80))(x)
+    assert torch.equal(y, kernel(*random_layer(20, 80))(x.detach()))
+    with pytest.raises(ValueError, match="prepared model is for inference and has no gradients"):
+        y.sum().backward()
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
