@@ -798,7 +798,7 @@ def undo_form(text: str, form: str, found: str, target: str) -> str:
         if not ACRONYM.fullmatch(found.removesuffix(".").rpartition(" ")[2]):
             found = END_MARK.sub("", found) or found
         if tail and tail[0]:
-            found = UNENDED.sub("", found) + tail[0]
+            found = (UNENDED.sub("", found) or found) + tail[0]
     if first_letter(form) == first_letter(text):
         return found
     if re.match(r"\w\b", found) and target not in ("de", "en"):  # À is a word, as I is
@@ -814,7 +814,7 @@ def lower_first(found: str, source: str, target: str) -> str:
     """A small letter at the beginning where the source has one, but for German, and English I."""
     letter = first_letter(source)
     first = next((n for n, one in enumerate(found) if one.isalnum()), 0)
-    word = found[first:].split()[0] if found[first:] else ""
+    word = next(iter(found[first:].split()), "")
     if letter.islower() and target != "de" and word[1:].islower() and not word.startswith(("I'", "I’")):
         return found[:first] + found[first].lower() + found[first + 1 :]
     return found
