@@ -399,7 +399,7 @@ def test_words_in_upper_case_are_understood_where_they_are_no_abbreviations():
     assert "Do not touch NATO, US." in [text for text, _ in asked]
 
 
-@pytest.mark.parametrize("text", ["x" * 300_000, "\u200bx" * 20_000, "-" * 300_000, "@x" * 20_000])
+@pytest.mark.parametrize("text", ["x" * 300_000, "\u200bx" * 20_000, "-" * 300_000, "@x" * 20_000, "@x " * 20_000])
 def test_time_is_linear_in_a_line_however_long(text):
     """Of 300,000 characters an expression that begins anew at each would take minutes; nor is a line cut again for each
     mention in it, which Python's stack would not bear."""

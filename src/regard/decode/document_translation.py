@@ -395,7 +395,7 @@ def unknown_spans(prose: Prose, knows: Callable[[str], bool]) -> list[Span]:
         while start < end and is_punctuation(text[end - 1]):
             end -= 1
         word = text[start:end]
-        if not any(map(str.isalpha, word)) or overlaps((start, end), taken) or knows(word):
+        if not any(map(str.isalpha, word)) or knows(word) or overlaps((start, end), taken):
             continue
         gap = text[found[-1][1] : start] if found and last == number - 1 else "."
         if not gap.strip() and not cuts_between(breaks, found[-1][1] - 1, start):
