@@ -30,6 +30,9 @@ from regard.models.seq2seq import DecodableModel, Reorderable, device_of, encode
 from regard.models.transformer import Transformer
 
 
+CACHED_SAMPLES = 32  # of a sentence, at most, with the beam KV cache: each reads the slots of all
+
+
 @dataclass(frozen=True)
 class PartialHypothesis:
     """A hypothesis that is still being extended: its tokens, and the log-probability of each."""
@@ -285,6 +288,7 @@ class Sampling(StepwiseSearch):
         if (
             not isinstance(model, Transformer)
             or model.embeddings.bias.is_cuda
+            or self.samples > CACHED_SAMPLES
             or objections(model, beams, requests, constraints)
         ):
             return super().run(model, requests, constraints)
