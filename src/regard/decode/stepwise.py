@@ -29,7 +29,6 @@ from regard.decode.topk import log_probabilities, stable_topk
 from regard.models.seq2seq import DecodableModel, Reorderable, device_of, encode_sources, inference_mode
 from regard.models.transformer import Transformer
 
-
 CACHED_SAMPLES = 32  # of a sentence, at most, with the beam KV cache: each reads the slots of all
 
 
