@@ -171,6 +171,31 @@ def test_kernels_that_cannot_be_compiled_are_done_without(monkeypatch, tmp_path)
 
 
 @compiled
+def test_a_compiler_without_openmp_compiles_kernels_for_one_thread(monkeypatch, tmp_path):
+    (tmp_path / "cc").write_text('#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1 ;; esac\nexec cc "$@"\n')
+    (tmp_path / "cc").chmod(0o755)
+    monkeypatch.setenv("CC", str(tmp_path / "cc"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    linear_kernels.cache_clear()
+    try:
+        assert linear_kernels() is not None
+        assert Float32KernelLinear(*random_layer(9, 3000))(random_rows(500, 9)).isfinite().all()
+    finally:
+        linear_kernels.cache_clear()
+
+
+def test_of_several_openmp_libraries_torch_s_own_is_linked(tmp_path):
+    own = f"{Path(torch.__file__).parent}/lib/libgomp.so.1"
+    lines = [f"7f0000000000-7f0000001000 r-xp 00000000 fd:00 1234  {path}\n" for path in ("/a/libgomp-1.so", own)]
+    (tmp_path / "maps").write_text("".join(lines))
+    assert c_kernels.openmp_of_torch(tmp_path / "maps")[-1] == own
+    (tmp_path / "maps").write_text(lines[0])
+    assert c_kernels.openmp_of_torch(tmp_path / "maps")[-1] == "/a/libgomp-1.so"
+    (tmp_path / "maps").write_text("")
+    assert c_kernels.openmp_of_torch(tmp_path / "maps") == []
+
+
+@compiled
 @both
 def test_threads_share_the_columns_and_give_the_same_bits(kernel):
     layer, x, threads = random_layer(200, 3000), random_rows(40, 200), torch.get_num_threads()
