@@ -379,7 +379,8 @@ class ScreenedLinear(nn.Module):
         exact, first = torch.cat(exact) + self.bias[token], near.cumsum(0) - near
         change = (exact - total[row]).exp_() - rough.flatten()[row * rough.shape[1] + token].exp_()
         change = total.new_zeros(len(x)).index_add_(0, row, change)
-        if change.min() < MOST_MISSED:  # the rest of the sum is lost beside what it was taken from
+        # the rest of the sum is lost beside what it was taken from, or all of it beside what was missed
+        if not MOST_MISSED <= change.min() <= change.max() < torch.inf:
             return None
         total += change.log1p_()
         place = row * (width := int(near.max())) + torch.arange(len(row)) - first[row]
