@@ -97,6 +97,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("BlockChoice", "sees ahead within its block", "return seen & (j <= i) & (row >= 0)", "return seen & (row >= 0)"),
         ("PerHead", "its patterns choose nothing", "else PerHead(planned)", "else self"),
         ("PerHead", "a cache forgets what a head chose", "                yield from conditions(one)\n", "                yield one if isinstance(one, PerHead) else Causal()\n"),
+        ("PerHead", "what its heads chose is kept for none", "        case PerHead(), PerHead():\n", "        case PerHead(), None:\n"),
         ("LightningIndexer", "one key too many", "indices[..., : self.k]", "indices[..., : self.k + 1]"),
         ("LightningIndexer", "heads not weighed", "einsum(self.to_weight(q), each,", "einsum(torch.ones_like(self.to_weight(q)), each,"),
         ("LightningIndexer", "its loss trains the layer", "self.index(q.detach(), k.detach())", "self.index(q, k)"),

@@ -1,6 +1,6 @@
 """Patterns chosen from the content: on paper, their laws, their caches, and what is refused."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -34,6 +34,7 @@ from regard.attention import (
 from regard.attention.backends.block_sparse import BlockSparseTiles, tiling_objections
 from regard.attention.functional import explain, prepare
 from regard.attention.kv_cache import KVCache
+from regard.attention.pattern import Or
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
 from regard.see import AttentionSite, trace_module
@@ -175,6 +176,29 @@ def test_each_head_may_choose_by_a_pattern_of_its_own(pattern):
         out, cache = layer.extend(part, cache)
         parts.append(out)
     assert_close(torch.cat(parts, 1), whole)
+
+
+@dataclass(frozen=True)
+class BlocksAndOwn(ContentPattern):
+    """A pattern of one's own, whose choice is combined of others: a cache hands it back whole."""
+
+    def choose(self, q, k, positions, past):
+        assert past is None or isinstance(past, Or)
+        return TopBlocks(2, 4).choose(q, k, positions, None if past is None else past.left) | Window(2) & Causal()
+
+
+@pytest.mark.parametrize(
+    "own",
+    [BlocksAndOwn(), Window(9) & BlocksAndOwn(), PerHead([BlocksAndOwn(), Causal()]), ~~BlocksAndOwn() & Causal()],
+)
+def test_a_choice_that_is_combined_of_others_decodes_with_a_cache(own):
+    layer = MultiHeadAttention(H * D, heads=H, groups=G, recipe=Recipe(pattern=own)).double()
+    x = torch.randn(B, T, H * D, dtype=torch.double)
+    cache, parts = KVCache(), []
+    for part in x.split([3, 1, 7, 12], 1):
+        out, cache = layer.extend(part, cache)
+        parts.append(out)
+    assert_close(torch.cat(parts, 1), layer(x))
 
 
 @pytest.mark.parametrize("chosen", ["TopBlocks(2, 4)", "LightningIndexer(3, query=24)"])

@@ -17,6 +17,7 @@ from regard.cli.family import (
     build_task,
     family_rungs,
     guess_accuracy,
+    refuse_other_budget,
     train_one,
 )
 from regard.training.loop import train
@@ -100,6 +101,9 @@ def test_the_family_is_compared_on_a_page_and_goes_on_where_it_was():
         regard(*more[:-2]), "family holds runs of [latent] = {'recipe': \"position = 'Rotary(fraction=0.5)'\""
     )
     Path("mine.toml").write_text(THREE)
+    Path("family/budget.json").rename("budget.json")
+    assert_refused(regard(*command, "--device", "cpu"), "family holds runs of an earlier version, which does not say")
+    Path("budget.json").rename("family/budget.json")
 
     before = {path: path.stat().st_mtime_ns for path in Path("family/runs").rglob("result.json")}
     assert len(before) == 2 * 3 * 3  # two rates, and one seed more
@@ -108,6 +112,12 @@ def test_the_family_is_compared_on_a_page_and_goes_on_where_it_was():
     after = {path: path.stat().st_mtime_ns for path in Path("family/runs").rglob("result.json")}
     assert len(after) == len(before)
     assert sum(after[path] != before[path] for path in before) == 1  # only what was missing
+
+
+def test_a_folder_without_runs_takes_any_size(tmp_path):
+    for size in (TINY, replace(TINY, steps=5)):
+        refuse_other_budget(FamilyLadder(tmp_path, size, ("recall",), family_rungs(size)))
+    assert json.loads((tmp_path / "budget.json").read_text())["steps"] == 5
 
 
 def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path, monkeypatch):

@@ -439,6 +439,9 @@ def test_a_data_set_that_was_saved_to_disk_is_read_from_there(monkeypatch, tmp_p
     monkeypatch.setattr("regard.data.corpora.find_spec", lambda name: name)
     (source,) = parse_sources([f"hf:{tmp_path}"], ("en", "fr"))
     assert list(source.read(str)) == [SentencePair("the cat", "le chat")]
+    for word, split, lacks in ((f"hf:{tmp_path}", "valid", "valid"), (f"hf:{tmp_path}:en-fr", "train", "en-fr")):
+        with pytest.raises(ValueError, match=f"saved without splits or configurations, and so has no {lacks}"):
+            parse_sources([word], ("en", "fr"), split)
 
 
 def test_data_sets_of_the_real_package(tmp_path):

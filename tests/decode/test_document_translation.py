@@ -15,7 +15,7 @@ from regard.data.documents import DOCUMENT_FORMATS
 from regard.data.tokenizers.base import ByteTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.decode import Greedy, SentenceTranslator, translate_document
-from regard.decode.document_translation import NUMBER, known_scripts, translate_documents, word_reader
+from regard.decode.document_translation import NUMBER, known_scripts, translate_documents, undo_form, word_reader
 from regard.decode.translation import translate_texts
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
@@ -39,6 +39,7 @@ GARBLERS: dict[str, Callable[[str], str]] = {
     "another order": lambda text: " ".join(reversed(text.split())),
     "upper case": str.upper,
     "other numbers": lambda text: re.sub(r"\d", "7", text) + " 12",
+    "a dash": lambda text: "–",
     "markup": lambda text: "a\n\nb ** `c` <b> | # [x](y) _ \r\n> - 1. & \u2028 --> zz",
 }
 WORDS = "the Cat sleeps. Why? 12 3,500.25 https://a.org/b?c=d me@x.org and a, Привет мир 🎉 STOP THIS NOW Mr. l'homme"
@@ -92,7 +93,14 @@ def numbers(text: str) -> Counter[str]:
 @given(document=documents())
 def test_whatever_the_translator_writes_the_document_survives(garbler, document):
     name, text = document
-    by = translator_by(GARBLERS[garbler], knows=lambda word: not re.search("[а-я]", word))
+    write = GARBLERS[garbler]
+    by = translator_by(write, knows=lambda word: not re.search("[а-я]", word))
+    assert_survives(name, text, by)
+    best = replace(by, n_best=lambda texts, n: [[(write(one), -1.0), ("zz 5", -2.0)][:n] for one in texts], most=2)
+    assert_survives(name, text, replace(best, target="fr", is_common=str.islower))
+
+
+def assert_survives(name: str, text: str, by: SentenceTranslator) -> None:
     found = translate_document(text, by, name)
     assert [not line.strip() for line in found.splitlines()] == [not line.strip() for line in text.splitlines()]
     assert Counter(KEPT.findall(text)) <= Counter(KEPT.findall(found))
@@ -376,6 +384,13 @@ def test_what_is_not_seen_is_not_read():
     assert asked == ["zerowidth soft"]
 
 
+def test_a_translation_of_marks_alone_is_one():
+    """With a capital that is taken back, and behind a text that ends in a space."""
+    assert undo_form("cat ", "Cat.", "–", "fr") == "– "
+    dash = SentenceTranslator(list, n_best=lambda texts, _: [[("–", 0.0)] for _ in texts], target="fr")
+    assert translate_document("cat \u200b", dash) == "– "
+
+
 def test_words_in_upper_case_are_understood_where_they_are_no_abbreviations():
     common = {"stop", "do", "not", "touch", "this", "us", "US"}
     by, asked = ranked({"Stop!": [("Arrête !", -1.0)]}, is_common=lambda word: word in common)
@@ -384,9 +399,10 @@ def test_words_in_upper_case_are_understood_where_they_are_no_abbreviations():
     assert "Do not touch NATO, US." in [text for text, _ in asked]
 
 
-@pytest.mark.parametrize("text", ["x" * 300_000, "\u200bx" * 20_000])
+@pytest.mark.parametrize("text", ["x" * 300_000, "\u200bx" * 20_000, "-" * 300_000, "@x" * 20_000, "@x " * 20_000])
 def test_time_is_linear_in_a_line_however_long(text):
-    """Of 300,000 characters an expression that begins anew at each would take minutes."""
+    """Of 300,000 characters an expression that begins anew at each would take minutes; nor is a line cut again for each
+    mention in it, which Python's stack would not bear."""
     by = translator_by(str, fits=lambda one: len(one) < 100)
     began = process_time()
     translate_document(text, by)

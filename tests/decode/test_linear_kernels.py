@@ -1,5 +1,9 @@
 """Linear layers in C: the same numbers as torch's operations, row by row; those are used where C cannot be compiled."""
 
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +23,7 @@ from regard.ops import c_kernels
 
 from .test_models import SOURCES, model
 
-SHAPES = [(1, 11, 17), (4, 64, 64), (5, 3, 1), (7, 130, 200), (13, 512, 65), (70, 48, 129)]
+SHAPES = [(1, 11, 17), (4, 64, 64), (5, 3, 1), (7, 130, 200), (13, 512, 65), (70, 48, 129), (5, 2048, 70)]
 KERNELS: list[type[KernelLinear]] = [Float32KernelLinear, Int8KernelLinear]
 both = pytest.mark.parametrize("kernel", KERNELS)
 compiled = pytest.mark.skipif(linear_kernels() is None, reason="needs a C compiler and AVX-512 VNNI")
@@ -175,6 +179,31 @@ def test_kernels_that_cannot_be_compiled_are_done_without(monkeypatch, tmp_path)
 
 
 @compiled
+def test_a_compiler_without_openmp_compiles_kernels_for_one_thread(monkeypatch, tmp_path):
+    (tmp_path / "cc").write_text('#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1 ;; esac\nexec cc "$@"\n')
+    (tmp_path / "cc").chmod(0o755)
+    monkeypatch.setenv("CC", str(tmp_path / "cc"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    linear_kernels.cache_clear()
+    try:
+        assert linear_kernels() is not None
+        assert Float32KernelLinear(*random_layer(9, 3000))(random_rows(500, 9)).isfinite().all()
+    finally:
+        linear_kernels.cache_clear()
+
+
+def test_of_several_openmp_libraries_torch_s_own_is_linked(tmp_path):
+    own = f"{Path(torch.__file__).parent}/lib/libgomp.so.1"
+    lines = [f"7f0000000000-7f0000001000 r-xp 00000000 fd:00 1234  {path}\n" for path in ("/a/libgomp-1.so", own)]
+    (tmp_path / "maps").write_text("".join(lines))
+    assert c_kernels.openmp_of_torch(tmp_path / "maps")[-1] == own
+    (tmp_path / "maps").write_text(lines[0])
+    assert c_kernels.openmp_of_torch(tmp_path / "maps")[-1] == "/a/libgomp-1.so"
+    (tmp_path / "maps").write_text("")
+    assert c_kernels.openmp_of_torch(tmp_path / "maps") == []
+
+
+@compiled
 @both
 def test_threads_share_the_columns_and_give_the_same_bits(kernel):
     layer, x, threads = random_layer(200, 3000), random_rows(40, 200), torch.get_num_threads()
@@ -189,3 +218,47 @@ def test_threads_share_the_columns_and_give_the_same_bits(kernel):
         torch.set_num_threads(threads)
     for others in found[1:]:
         assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
+
+
+@compiled
+@both
+def test_rows_of_another_kind_are_refused_and_not_read_as_if_they_were_right(kernel):
+    made, banned = kernel(*random_layer(20, 80)), torch.zeros(80, dtype=torch.uint8)
+    for wrong in (random_rows(3, 19), random_rows(3, 20).double(), random_rows(3, 20).bfloat16()):
+        for run in (made, lambda x: made.topk(x, banned, 2, None)):
+            with pytest.raises(ValueError, match="prepared for 20 numbers in float32 on a CPU cannot read"):
+                run(wrong)
+
+
+@compiled
+@both
+def test_a_gradient_is_refused_and_not_0(kernel):
+    x = random_rows(3, 20).requires_grad_()
+    y = kernel(*random_layer(20, 80))(x)
+    assert torch.equal(y, kernel(*random_layer(20, 80))(x.detach()))
+    with pytest.raises(ValueError, match="prepared model is for inference and has no gradients"):
+        y.sum().backward()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@compiled
+@both
+def test_a_thread_that_ends_gives_its_memory_back(kernel):
+    """A search on each core has new threads for every batch."""
+    made, x = kernel(*random_layer(8, 600)), random_rows(3000, 8)
+    each = 3000 * 512 * 4  # the scores of a slice
+
+    def search() -> None:
+        made.topk(x, torch.zeros(600, dtype=torch.uint8), 2, None)
+
+    def in_new_threads(count: int) -> int:
+        for _ in range(count):
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(search).result()
+        return resident_bytes()
+
+    before = in_new_threads(5)
+    assert in_new_threads(20) - before < 5 * each

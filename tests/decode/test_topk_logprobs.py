@@ -209,6 +209,15 @@ def test_where_screening_says_nothing_the_whole_product_does(monkeypatch):
         assert torch.equal(found.values, wanted.values)
 
 
+def test_screened_scores_that_miss_all_of_a_probability_are_computed_anew():
+    """Their error is more than 88 nats, whose exponential is no number in float32."""
+    words, closed, x = screened(1999, 6, width=24)
+    for one in x * 1e6:
+        wanted, found = topk_logprobs_torch(words(one[None]), closed, 3, None), words.topk(one[None], closed, 3, None)
+        assert found.finite
+        assert torch.equal(found.tokens, wanted.tokens)
+
+
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
 def test_screened_scores_that_are_no_numbers_are_told(wrong):
     words, closed, x = screened(1999, 6)

@@ -318,6 +318,29 @@ def test_with_fsdp_each_process_writes_its_part_of_a_checkpoint(tmp_path):
     torch.testing.assert_close(losses(tmp_path / "one"), losses(tmp_path / "straight"), rtol=1e-5, atol=0)
 
 
+def follow_without_listing(group: ProcessGroup, folder: Path, train: dict[str, Any]) -> None:
+    """As where a file system shared by several machines tells each of them late what others have written."""
+    listed = Path.iterdir
+
+    def iterdir(path: Path):
+        if path.name == "optimiser":
+            raise AssertionError("what others wrote is looked for")
+        return listed(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "iterdir", iterdir)
+        follow(group, folder, 6, train)
+
+
+def test_no_process_looks_for_the_parts_of_others_while_they_write(tmp_path):
+    train = {"parallel": "fsdp", "steps": 6}
+    assert run_processes(2, tmp_path, follow_without_listing, tmp_path / "run", train) == [0] * 2, messages(tmp_path)
+    last = checkpoint_path(tmp_path / "run" / "checkpoints", 6)
+    names = {str(path.relative_to(last)) for path in last.rglob("*.safetensors")}
+    assert len(names) == 3
+    assert json.loads((last / "state.json").read_text())["sums"].keys() == names
+
+
 def follow_on_a_full_disk(group: ProcessGroup, folder: Path, train: dict[str, Any]) -> None:
     """Process 1 can write no file that is longer than a message."""
     if group.rank:

@@ -343,9 +343,18 @@ def conditions(pattern: Pattern) -> Iterator[Pattern]:
 
 
 def plans_of(pattern: Pattern, planned: Pattern) -> dict[Pattern, Pattern]:
-    """What each content pattern chose, for the next call with a KV cache."""
-    pairs = zip(conditions(pattern), conditions(planned), strict=True)
-    return {part: plan for part, plan in pairs if isinstance(part, ContentPattern)}
+    """What each content pattern chose, itself perhaps combined of others, for the next call with a KV cache."""
+    match pattern, planned:
+        case ContentPattern(), _:
+            return {pattern: planned}
+        case ((And() | Or()), (And() | Or())):
+            return plans_of(pattern.left, planned.left) | plans_of(pattern.right, planned.right)
+        case Not(), Not():
+            return plans_of(pattern.inner, planned.inner)
+        case PerHead(), PerHead():
+            each = zip(pattern.patterns, planned.patterns, strict=True)
+            return {part: plan for pair in each for part, plan in plans_of(*pair).items()}
+    return {}
 
 
 # --- blocks ---

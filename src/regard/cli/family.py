@@ -831,7 +831,13 @@ def refuse_other_budget(ladder: FamilyLadder) -> None:
     now = json.loads(
         json.dumps(size | {"first recipe": names[0]} | {f"[{name}]": ladder.rungs[name] for name in names})
     )
-    known = json.loads(path.read_text()) if path.exists() else {}
+    begun = any((ladder.out / "runs").glob("*/*/*"))
+    if begun and not path.exists():
+        raise ValueError(
+            f"{ladder.out} holds runs of an earlier version, which does not say of what size they are; "
+            "use another folder: --out"
+        )
+    known = json.loads(path.read_text()) if begun else {}
     if other := [name for name, x in now.items() if known.get(name, x) != x]:
         name = other[0]
         raise ValueError(

@@ -752,11 +752,14 @@ def huggingface_rows(word: str, split: str) -> tuple[Callable[[], Iterable[Any]]
     if find_spec("datasets") is None:
         raise ValueError(f"hf:{word} needs the package datasets; pip install 'regard[sources]'")
     wanted = {"valid": "validation"}.get(split, split)
+    saved = (Path(name) / "state.json").is_file()  # by save_to_disk, as one data set
+    if saved and (config or split != "train"):
+        raise ValueError(f"hf:{word} was saved without splits or configurations, and so has no {config or split}")
 
     def open_rows() -> Iterable[Any]:
         datasets = import_module("datasets")
         try:
-            if (Path(name) / "state.json").is_file():  # one that save_to_disk wrote, which has no splits
+            if saved:
                 return datasets.load_from_disk(name)
             return datasets.load_dataset(name, config or None, split=wanted, streaming=True)
         except Exception as error:  # of whatever lies below: the hub, the network, a file

@@ -330,9 +330,9 @@ LITERAL = re.compile(
     r"(?i:https?|ftp)://[^\s<>\"`]*[^\s<>\"`.,;:!?)\]}'’”»]"
     r"|(?<![\w@.])(?i:www)\.[^\s<>\"`]*[^\s<>\"`.,;:!?)\]}'’”»]"
     r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
-    r"|(?<![\w.])(?:[\w-]+\.)+(?:com|org|net|edu|gov|io|eu|de|fr|uk|ch|at|be|ca)\b(?:/[^\s<>\"`]*[\w/])?"
+    r"|(?<![\w.-])(?:[\w-]+\.)+(?:com|org|net|edu|gov|io|eu|de|fr|uk|ch|at|be|ca)\b(?:/[^\s<>\"`]*[\w/])?"
     r"|</?[a-zA-Z][^<>]*>|\$\{[^{}\s]+\}|\{\{[^{}]+\}\}|\{[\w.:]*\}|%\(\w+\)[sdif]|%[sdif]\b"
-    r"|(?<!\w)[@#]\w+|(?<![\w/])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]+)+/?|(?<!\w)[A-Za-z]:\\[^\s<>\"]+"
+    r"|(?<!\w)(?:[@#]\w+)+|(?<![\w/])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]+)+/?|(?<!\w)[A-Za-z]:\\[^\s<>\"]+"
     r"|\b\w+\(\)|\b[^\W_]+(?:_[^\W_]+)+\b"
     rf"|{EMOJI}(?:{EMOJI}|[\u200d\ufe0f\U000e0020-\U000e007f])*"
 )
@@ -395,7 +395,7 @@ def unknown_spans(prose: Prose, knows: Callable[[str], bool]) -> list[Span]:
         while start < end and is_punctuation(text[end - 1]):
             end -= 1
         word = text[start:end]
-        if not any(map(str.isalpha, word)) or overlaps((start, end), taken) or knows(word):
+        if not any(map(str.isalpha, word)) or knows(word) or overlaps((start, end), taken):
             continue
         gap = text[found[-1][1] : start] if found and last == number - 1 else "."
         if not gap.strip() and not cuts_between(breaks, found[-1][1] - 1, start):
@@ -798,7 +798,7 @@ def undo_form(text: str, form: str, found: str, target: str) -> str:
         if not ACRONYM.fullmatch(found.removesuffix(".").rpartition(" ")[2]):
             found = END_MARK.sub("", found) or found
         if tail and tail[0]:
-            found = UNENDED.sub("", found) + tail[0]
+            found = (UNENDED.sub("", found) or found) + tail[0]
     if first_letter(form) == first_letter(text):
         return found
     if re.match(r"\w\b", found) and target not in ("de", "en"):  # À is a word, as I is
@@ -814,7 +814,7 @@ def lower_first(found: str, source: str, target: str) -> str:
     """A small letter at the beginning where the source has one, but for German, and English I."""
     letter = first_letter(source)
     first = next((n for n, one in enumerate(found) if one.isalnum()), 0)
-    word = found[first:].split()[0] if found[first:] else ""
+    word = next(iter(found[first:].split()), "")
     if letter.islower() and target != "de" and word[1:].islower() and not word.startswith(("I'", "I’")):
         return found[:first] + found[first].lower() + found[first + 1 :]
     return found

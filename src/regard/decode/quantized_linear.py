@@ -100,10 +100,22 @@ class Int8Linear(DirectModule):
         )
 
 
+class WithoutGradient(torch.autograd.Function):
+    """A function that has no derivative here: who asks for one is told, instead of being given 0."""
+
+    @staticmethod
+    def forward(ctx, x, function):
+        return function(x)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise ValueError("a prepared model is for inference and has no gradients; differentiate the model itself")
+
+
 class KernelLinear(DirectModule, ABC):
     """Abstract: a linear layer by kernels of our own (linear_kernels.c), as are the best of its outputs' logits, which
-    are never written out. They compute in one thread, each row by itself and in one order, so that a result has the
-    same bits whatever the other rows are.
+    are never written out. They compute in torch's threads, each row by itself and in one order, so that a result has
+    the same bits whatever the other rows are and however many threads there are.
 
     Args:
         weight: (out, in).
@@ -121,16 +133,27 @@ class KernelLinear(DirectModule, ABC):
         """Of the packed weight, and of what else its kernels want."""
 
     def forward(self, x: Tensor) -> Tensor:
-        kernels, (n, k), x = linear_kernels(), self.size, x.contiguous()
+        if x.requires_grad and torch.is_grad_enabled():
+            return WithoutGradient.apply(x, self.forward)  # type: ignore[return-value]
+        self.check(x)
+        kernels, (n, k), (*before, _) = linear_kernels(), self.size, x.shape
         assert kernels is not None
-        y = x.new_empty(*x.shape[:-1], n)
-        bias = self.padded_bias.data_ptr()
+        x, y, bias = x.contiguous(), x.new_empty((*before, n)), self.padded_bias.data_ptr()
         kernels[self.precision].linear(x.data_ptr(), x.numel() // k, k, *self.addresses(), bias, n, y.data_ptr())
         return y
+
+    def check(self, x: Tensor) -> None:
+        """Kernels know addresses alone, and would read whatever lies there."""
+        if x.dtype is not torch.float32 or x.size(-1) != self.size[1] or not x.is_cpu:
+            raise ValueError(
+                f"a layer that was prepared for {self.size[1]} numbers in float32 on a CPU cannot read {x.size(-1)} in "
+                f"{x.dtype} on {x.device}; prepare the model anew, as it is to be used"
+            )
 
     def topk(
         self, x: Float[Tensor, "n model"], banned: UInt8[Tensor, " v"], count: int, must: Int[Tensor, "n 1"] | None
     ) -> TopKLogProbs:
+        self.check(x)
         kernels, rows, x, count = linear_kernels(), len(x), x.contiguous(), min(count, self.size[0])
         assert kernels is not None
         values, tokens = x.new_empty(rows, count), torch.empty(rows, count, dtype=torch.long)
@@ -356,7 +379,8 @@ class ScreenedLinear(nn.Module):
         exact, first = torch.cat(exact) + self.bias[token], near.cumsum(0) - near
         change = (exact - total[row]).exp_() - rough.flatten()[row * rough.shape[1] + token].exp_()
         change = total.new_zeros(len(x)).index_add_(0, row, change)
-        if change.min() < MOST_MISSED:  # the rest of the sum is lost beside what it was taken from
+        # the rest of the sum is lost beside what it was taken from, or all of it beside what was missed
+        if not MOST_MISSED <= change.min() <= change.max() < torch.inf:
             return None
         total += change.log1p_()
         place = row * (width := int(near.max())) + torch.arange(len(row)) - first[row]

@@ -29,6 +29,8 @@ from regard.decode.topk import log_probabilities, stable_topk
 from regard.models.seq2seq import DecodableModel, Reorderable, device_of, encode_sources, inference_mode
 from regard.models.transformer import Transformer
 
+CACHED_SAMPLES = 32  # of a sentence, at most, with the beam KV cache: each reads the slots of all
+
 
 @dataclass(frozen=True)
 class PartialHypothesis:
@@ -285,6 +287,7 @@ class Sampling(StepwiseSearch):
         if (
             not isinstance(model, Transformer)
             or model.embeddings.bias.is_cuda
+            or self.samples > CACHED_SAMPLES
             or objections(model, beams, requests, constraints)
         ):
             return super().run(model, requests, constraints)

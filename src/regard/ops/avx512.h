@@ -2,6 +2,7 @@
 #pragma once
 #include <immintrin.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #define ALWAYS static inline __attribute__((always_inline))
@@ -9,10 +10,19 @@
 static __thread void *memory;
 static __thread size_t capacity;
 
+static pthread_key_t memory_key;
+static pthread_once_t memory_once = PTHREAD_ONCE_INIT;
+
+static void make_memory_key(void) {
+    if (pthread_key_create(&memory_key, free)) abort();
+}
+
+/* Freed when the thread ends: a search on each core has new threads every time. */
 static void *reserve(size_t bytes) {
     if (bytes > capacity) {
+        pthread_once(&memory_once, make_memory_key);
         free(memory);
-        if (posix_memalign(&memory, 64, bytes)) abort();
+        if (posix_memalign(&memory, 64, bytes) || pthread_setspecific(memory_key, memory)) abort();
         capacity = bytes;
     }
     return memory;

@@ -10,12 +10,15 @@ import tempfile
 from hashlib import sha256
 from pathlib import Path
 
+import torch
+
 HEADER = Path(__file__).with_name("avx512.h")  # what they share
 COMPILE = [
     "-O3",
     "-std=gnu11",
     "-shared",
     "-fPIC",
+    "-pthread",
     "-mfma",
     *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
 ]
@@ -36,20 +39,23 @@ def compile_kernels(source: Path) -> ctypes.CDLL | None:
             cache_folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache_folder) as folder:  # of two that compile the last one stays
                 built = Path(folder) / library.name
-                command = [compiler, *COMPILE, f"-I{HEADER.parent}", "-o", str(built), str(source), *openmp, "-lm"]
-                subprocess.run(command, check=True, capture_output=True, timeout=60)
+                command = [compiler, *COMPILE, f"-I{HEADER.parent}", "-o", str(built), str(source), "-lm"]
+                # a compiler without OpenMP of its own makes kernels that compute in one thread
+                if not openmp or subprocess.run([*command, *openmp], capture_output=True, timeout=60).returncode:
+                    subprocess.run(command, check=True, capture_output=True, timeout=60)
                 built.replace(library)
         return ctypes.CDLL(str(library))
     except (OSError, RuntimeError, subprocess.SubprocessError):  # no home, no room, a compiler that fails
         return None
 
 
-def openmp_of_torch() -> list[str]:
+def openmp_of_torch(maps: Path = Path("/proc/self/maps")) -> list[str]:
     """Links the OpenMP library that torch has loaded, whose threads wait for its work and for ours; two such libraries
     would take the cores from each other. Where torch has another kind of threads, kernels compute in one."""
-    maps = Path("/proc/self/maps")
-    loaded = re.search(r"(?m) (/\S*/libgomp[^/\s]*)$", maps.read_text()) if maps.exists() else None
-    return [] if loaded is None else ["-fopenmp", "-Wl,--as-needed", loaded[1]]
+    loaded = re.findall(r"(?m) (/\S*/libgomp[^/\s]*)$", maps.read_text()) if maps.exists() else []
+    # other packages bring one as well
+    loaded.sort(key=lambda path: not path.startswith(str(Path(torch.__file__).parent)))
+    return ["-fopenmp", "-Wl,--as-needed", loaded[0]] if loaded else []
 
 
 def has_avx512_vnni() -> bool:

@@ -113,3 +113,7 @@ def test_weights_below_0_are_told_from_those_above():
     shown = render_view(View((PanelRow((panel,)),)))
     assert [line.rstrip() for line in shown.splitlines() if line.strip()] == ["≣≣", "██=="]
     assert share_scale(torch.tensor([[0.5, 0.1]])) == ColourScale("weights", 0.0, 1.0, "weight")
+    torn = torch.tensor([[0.5, float("nan")]])
+    assert share_scale(torn) == ColourScale("weights", 0.0, 1.0, "weight")
+    shown = render_view(View((PanelRow((Panel("", -torn, share_scale(-torn)),)),)))
+    assert shown.strip() == "≣≣??"

@@ -352,7 +352,7 @@ def head_panel(trace: Trace, site: str, head: int, title: str) -> Panel:
 def share_scale(weights: Tensor) -> ColourScale:
     """From 0 to 1, as shares; where weights are none, as those of a state or a difference of two maps: as far as they
     reach, to both sides of 0 if some are negative."""
-    beyond = weights.numel() and not -1e-6 <= float(weights.min()) <= float(weights.max()) <= 1 + 1e-6
+    beyond = bool(((weights < -1e-6) | (weights > 1 + 1e-6)).any())  # as a number that is none is not
     return ColourScale.of(weights, "weight") if beyond else ColourScale("weights", 0.0, 1.0, "weight")
 
 

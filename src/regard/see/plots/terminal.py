@@ -26,6 +26,7 @@ from regard.see.plots.mpl_figure import ink_on, word_colour
 VISIBLE_CHAR, HIDDEN_CHAR, MIXED_CHAR = "■", "·", "▒"
 SHADES = " ░▒▓█"
 NEGATIVE_SHADES = " -=≡≣"  # shades of what is below 0, where that must be told from what is above
+NOT_A_NUMBER_CHAR = "?"
 EIGHTHS = " ▏▎▍▌▋▊▉"
 TERMINAL_WIDTH = 80  # so wide is an ordinary window
 
@@ -33,11 +34,13 @@ Colour = tuple[float, float, float]
 
 
 def shade_char(scale: panels.ColourScale, value: float) -> str:
-    return SHADES[round(scale.fraction(value) * (len(SHADES) - 1))] if value == value else "?"
+    return SHADES[round(scale.fraction(value) * (len(SHADES) - 1))] if value == value else NOT_A_NUMBER_CHAR
 
 
 def signed_shade_char(scale: panels.ColourScale, value: float) -> str:
     """The more it is, the darker, on either side of 0."""
+    if value != value:
+        return NOT_A_NUMBER_CHAR
     level = round(min(1.0, abs(value) / scale.high) * (len(SHADES) - 1))
     return (NEGATIVE_SHADES if value < 0 else SHADES)[level]
 
