@@ -995,6 +995,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("writing", "begins anew behind all of the context", "list(text.recent)[-(self.limit // 2) :], 0", "list(text.recent), 0"),
         ("writing", "reads its own last token twice", "                text.unread = [ids[-1]]\n", "                text.unread = [ids[-1]] * 2\n"),
         ("writing", "a prompt is read without its last token", "RunningText(request, recent, list(recent))", "RunningText(request, recent, list(recent)[:-1] or list(recent))"),
+        ("texts together", "the branches of native sparse attention share one cache", "if attention.branches is not None else []", "if False else []"),
         ("continuation", "the end of a line ends the text", "beams=replace(search.beams, eos=NO_EOS)", "beams=search.beams"),
         ("texts together", "a row sees what a longer text left behind its end", "visible = (j >= 0) & pattern.sees(zero, zero, newest[:, None], j.clamp_min(0))", "visible = pattern.sees(zero, zero, newest.max().expand_as(newest)[:, None], j.clamp_min(0))"),
         ("texts together", "all rows are as long as the longest", "x = self.model.embed(self.tokens[:rows, None]) + self.table[newest[:, None]]", "x = self.model.embed(self.tokens[:rows, None]) + self.table[newest.max().expand_as(newest)[:, None]]"),
@@ -1259,6 +1260,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("alignment view", "the source's end counts as a word", "argmax_links(weights if self.has_end else pad(weights, (0, 1)))", "argmax_links(pad(weights, (0, 1)))"),
         ("alignment view", "strips each on a scale of their own", "Row((replace(panel, scale=scale),)) for panel in shown", "Row((panel,)) for panel in shown"),
         ("self-attention view", "the future is shown, the past hidden", "seen.tril() if causal else seen", "seen.triu() if causal else seen"),
+        ("self-attention view", "weights below 0 on the scale of shares", "                share_scale(values),\n                None if seen.all()", '                ColourScale("weights", 0.0, 1.0, "weight"),\n                None if seen.all()'),
+        ("site maps", "points are called by words where they are as many", "words if of == axis else", "words if count == len(words) else"),
     ],
     "see/plots/text_views.py": [
         ("surprisal", "in nats", "-chance.log2() + 0.0", "-chance.log() + 0.0"),

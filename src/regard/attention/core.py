@@ -448,8 +448,9 @@ def site_of(modules: Mapping[str, nn.Module], path: str) -> SiteName:
 
 
 def site_within(layer: nn.Module, path: str) -> SiteName | None:
-    """How a layer calls the attention at a path of its own: the one that is all of it has no name."""
-    return declared_site(layer, path) if path else SiteName("", *UNDECLARED_AXES)
+    """How a layer calls the attention at a path of its own: the one that is all of it has no name, but may attend to
+    something else than tokens."""
+    return declared_site(layer, path) or (None if path else SiteName("", *UNDECLARED_AXES))
 
 
 def declared_site(module: nn.Module, path: str) -> SiteName | None:
