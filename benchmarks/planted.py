@@ -79,6 +79,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("PatchedFunctional", "the fast path stays off", "set_fastpath_enabled(self.fast_path)", "set_fastpath_enabled(False)"),
     ],
     "attention/sparse_patterns.py": [
+        ("LightningIndexer", "learns from what the heads attend to among the keys it chose", "return Causal() if pattern is part else pattern", "return pattern"),
         ("Prefix", "one token too long", "(j < self.length)", "(j <= self.length)"),
         ("Prefix", "counts one column too many", "cols.below(self.length)", "cols.below(self.length + 1)"),
         ("Global", "sees all but is not seen", "return self.chosen(i) | self.chosen(j)", "return self.chosen(i) & (j == j)"),
@@ -354,6 +355,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "out = reference.steps(self.call.recipe, q.flip(1), k.flip(1), v.flip(1), cells, visible).output.flip(1)\n        return rearrange(out,"),
     ],
     "attention/core.py": [
+        ("choice_loss", "with a KV cache nothing learns", "pattern = call.layer.recipe.pattern  # with", "pass  # with"),
         ("AttentionCore", "some queries at a time, all from the first", "initial=q_index)", "initial=0)"),
         ("AttentionCore", "a kernel that is passed is ignored", "        if kernel is not None:\n            return kernel(q, k, v, recipe)\n", ""),
         ("hooks", "calls of other threads are seen", "return self.active and get_ident() == self.thread", "return self.active"),
