@@ -79,6 +79,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("PatchedFunctional", "the fast path stays off", "set_fastpath_enabled(self.fast_path)", "set_fastpath_enabled(False)"),
     ],
     "attention/sparse_patterns.py": [
+        ("LightningIndexer", "learns from what the heads attend to among the keys it chose", "return Causal() if pattern is part else pattern", "return pattern"),
         ("Prefix", "one token too long", "(j < self.length)", "(j <= self.length)"),
         ("Prefix", "counts one column too many", "cols.below(self.length)", "cols.below(self.length + 1)"),
         ("Global", "sees all but is not seen", "return self.chosen(i) | self.chosen(j)", "return self.chosen(i) & (j == j)"),
@@ -355,6 +356,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "out = reference.steps(self.call.recipe, q.flip(1), k.flip(1), v.flip(1), cells, visible).output.flip(1)\n        return rearrange(out,"),
     ],
     "attention/core.py": [
+        ("choice_loss", "with a KV cache nothing learns", "pattern = call.layer.recipe.pattern  # with", "pass  # with"),
         ("AttentionCore", "some queries at a time, all from the first", "initial=q_index)", "initial=0)"),
         ("AttentionCore", "a kernel that is passed is ignored", "        if kernel is not None:\n            return kernel(q, k, v, recipe)\n", ""),
         ("hooks", "calls of other threads are seen", "return self.active and get_ident() == self.thread", "return self.active"),
@@ -996,6 +998,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("writing", "begins anew behind all of the context", "list(text.recent)[-(self.limit // 2) :], 0", "list(text.recent), 0"),
         ("writing", "reads its own last token twice", "                text.unread = [ids[-1]]\n", "                text.unread = [ids[-1]] * 2\n"),
         ("writing", "a prompt is read without its last token", "RunningText(request, recent, list(recent))", "RunningText(request, recent, list(recent)[:-1] or list(recent))"),
+        ("texts together", "the branches of native sparse attention share one cache", "if attention.branches is not None else []", "if False else []"),
         ("continuation", "the end of a line ends the text", "beams=replace(search.beams, eos=NO_EOS)", "beams=search.beams"),
         ("texts together", "a row sees what a longer text left behind its end", "visible = (j >= 0) & pattern.sees(zero, zero, newest[:, None], j.clamp_min(0))", "visible = pattern.sees(zero, zero, newest.max().expand_as(newest)[:, None], j.clamp_min(0))"),
         ("texts together", "all rows are as long as the longest", "x = self.model.embed(self.tokens[:rows, None]) + self.table[newest[:, None]]", "x = self.model.embed(self.tokens[:rows, None]) + self.table[newest.max().expand_as(newest)[:, None]]"),
@@ -1159,12 +1162,13 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
          "[query.weight, key.weight, value.weight]", "[query.weight, value.weight, key.weight]"),
     ],
     "see/sites.py": [
+        ("thumbnails", "of signed weights the largest, not what is furthest from 0", "found = torch.where(-least > most, least, most)", "found = most"),
         ("statistics", "distances from the first query on", "queries.float()[:, None] + query_offset - keys.float()", "queries.float()[:, None] - keys.float()"),
         ("statistics", "distances with a sign", ".abs_()", ""),
         ("statistics", "the sink is the first key that is seen", "weights[..., 0] if band.reach.where(0) == 0 else torch.zeros_like(total)", "weights[..., 0]"),
         ("statistics", "queries that see nothing count", "(total != 0)[None]", "torch.ones_like(total)[None]"),
         ("statistics", "the largest weight of the last queries alone", "largest[band.heads] = largest[band.heads].maximum(most.amax(-1).cpu())", "largest[band.heads] = most.amax(-1).cpu()"),
-        ("thumbnail", "the least weight of a cell's queries, not the largest", 'some.amax(-2), "amax")', 'some.amin(-2), "amax")'),
+        ("thumbnail", "the least weight of a cell's queries, not the largest", 'across, some.amax(-2), "amax")', 'across, some.amin(-2), "amax")'),
         ("thumbnail", "keys of a part counted from 0", "((there - keys.start) * columns // len(keys))", "(there * columns // (keys.stop))"),
         ("trace", "heads of a group dealt in turn", "return head // (self.heads // self.k.shape[1])", "return head % self.k.shape[1]"),
         ("trace", "products of another sentence", "x[sentence, 0].to(dtype) for x in self.head_qkv(head)", "x[0, 0].to(dtype) for x in self.head_qkv(head)"),
@@ -1262,6 +1266,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("alignment view", "the source's end counts as a word", "argmax_links(weights if self.has_end else pad(weights, (0, 1)))", "argmax_links(pad(weights, (0, 1)))"),
         ("alignment view", "strips each on a scale of their own", "Row((replace(panel, scale=scale),)) for panel in shown", "Row((panel,)) for panel in shown"),
         ("self-attention view", "the future is shown, the past hidden", "seen.tril() if causal else seen", "seen.triu() if causal else seen"),
+        ("self-attention view", "weights below 0 on the scale of shares", "                share_scale(values),\n                None if seen.all()", '                ColourScale("weights", 0.0, 1.0, "weight"),\n                None if seen.all()'),
+        ("site maps", "points are called by words where they are as many", "words if of == axis else", "words if count == len(words) else"),
     ],
     "see/plots/text_views.py": [
         ("surprisal", "in nats", "-chance.log2() + 0.0", "-chance.log() + 0.0"),

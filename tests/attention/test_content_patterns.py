@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from regard.attention import (
@@ -28,6 +28,8 @@ from regard.attention import (
     Window,
     attend,
     attention_stats,
+    choice_loss,
+    parse_part,
     record_attention,
     steps,
 )
@@ -35,10 +37,13 @@ from regard.attention.backends.block_sparse import BlockSparseTiles, tiling_obje
 from regard.attention.functional import explain, prepare
 from regard.attention.kv_cache import KVCache
 from regard.attention.pattern import Or
+from regard.data.lm_blocks import LMBlock
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
 from regard.see import AttentionSite, trace_module
 from regard.see.edits import Edits, HeadOff
+from regard.tasks.language_modeling.task import LanguageModelingLoss
+from regard.training.config import with_choice_loss
 from tests.narrowing import assert_is_instance, not_none
 
 B, H, G, T, D = 2, 4, 2, 23, 6
@@ -255,6 +260,50 @@ def test_the_indexer_learns_from_its_loss_alone():
         optimiser.step()
     assert indexer.loss(q, k, weights) < 0.8 * loss
     assert indexer.loss(q, k, weights) > 0
+
+
+@pytest.mark.parametrize(
+    "pattern", ["LightningIndexer(2, query=24)", "PerHead([LightningIndexer(2, query=24), Causal()])"]
+)
+def test_a_run_trains_the_indexers_of_its_model(pattern):
+    """At once and with a lead, whose KV cache holds what was chosen; the figure is the loss of the words alone."""
+    recipe = Recipe(position=Rotary(), pattern=parse_part(pattern)).to_toml()
+    config = LanguageModelConfig(kind="transformer", layers=2, model=24, heads=3, hidden=8, dropout=0.0, recipe=recipe)
+    for lead in (0, 4):
+        torch.manual_seed(0)
+        model = LanguageModel(config, 11).double()
+        tokens = torch.randint(3, 11, (2, 13))
+        block = LMBlock(tokens[:, :-1], tokens[:, 1:], torch.ones(2, 12, dtype=torch.bool))
+        plain = LanguageModelingLoss()
+        loss = with_choice_loss(model, plain)
+        wanted, count = plain(model, (block, 2 * (12 - lead), lead))
+        found, same = loss(model, (block, 2 * (12 - lead), lead))
+        assert (found.item(), same) == (pytest.approx(wanted.item()), count)
+        indexers = [weight for name, weight in model.named_parameters() if "pattern" in name]
+        others = [weight for name, weight in model.named_parameters() if "pattern" not in name]
+        assert len(indexers) == 2 * 3
+        assert all(grad is None for grad in torch.autograd.grad(wanted, indexers, allow_unused=True, retain_graph=True))
+        assert all((grad != 0).any() for grad in torch.autograd.grad(found, indexers, retain_graph=True))
+        for mine, theirs in zip(torch.autograd.grad(found, others), torch.autograd.grad(wanted, others), strict=True):
+            assert_close(mine, theirs)
+
+
+def test_the_indexer_learns_what_the_heads_attend_to_where_it_hides_nothing():
+    x = torch.randn(2, 9, 24, dtype=torch.double)
+    layer = MultiHeadAttention(24, heads=3, recipe=Recipe(pattern=LightningIndexer(2, query=24))).double()
+    with record_attention(layer) as record:
+        layer(x)
+    (call,) = record.calls_of("attention")
+    assert isinstance(call, AttentionCall)
+    indexer = assert_is_instance(layer.recipe.pattern, LightningIndexer)
+    dense = steps(call.q, call.k, call.v, Recipe(pattern=Causal())).weights
+    assert_close(choice_loss(record), indexer.loss(call.q, call.k, dense))
+    plain = MultiHeadAttention(24, heads=3, recipe=Recipe(pattern=TopBlocks(2, 2))).double()
+    with record_attention(plain) as record:
+        plain(x)
+    assert choice_loss(record) is None
+    loss = LanguageModelingLoss()
+    assert with_choice_loss(nn.Linear(2, 2), loss) is loss
 
 
 # --- native sparse attention ---

@@ -75,12 +75,20 @@ from regard.attention import (
 )
 from regard.attention.functional import prepare
 from regard.attention.sparse_patterns import conditions
+from regard.data.tokenizers.base import WordTokenizer
+from regard.decode import Greedy
+from regard.decode.text_generation import generate_all
 from regard.models.config import EncoderConfig, LanguageModelConfig
 from regard.models.encoder import Encoder
 from regard.models.language_model import LanguageModel
 from regard.see import AttentionSite, trace_layer, trace_module
 from regard.see.gallery import LAYERS, slug
+from regard.see.plots.attention_maps import site_maps
+from regard.see.plots.terminal import render_view
 from regard.tasks.config import format_toml
+from regard.tasks.language_modeling.cli import view_language_model
+from regard.tasks.language_modeling.task import LanguageModelingSettings, TextGenerator
+from regard.tasks.registry import ViewRequest
 from tests.attention.patterns import dense, patterns
 from tests.attention.test_parity import LATER, LATER_POSITIONS
 
@@ -675,6 +683,41 @@ def test_the_microscope_sees_what_it_computed(member):
     for site in sites.values():
         assert isinstance(site, AttentionSite)
         assert site.check().holds
+
+
+@MEMBERS
+def test_prompts_are_continued_together_as_the_model_reads_them_alone(member):
+    model = member.model()
+    if isinstance(model, Encoder):
+        return
+    prompts, tokens = [[3, 4, 5, 6], [7, 8]], 4
+    found = generate_all(model, prompts, Greedy(), tokens=tokens)
+    for prompt, new in zip(prompts, found, strict=True):
+        for token in new:
+            log_probabilities = model(torch.tensor([prompt]))[0, -1].log_softmax(-1)
+            assert token.log_probability == pytest.approx(log_probabilities[token.id].item(), abs=1e-9)
+            assert token.id == log_probabilities[2:].argmax() + 2  # neither padding nor the beginning
+            prompt = [*prompt, token.id]
+
+
+@MEMBERS
+def test_a_terminal_shows_every_head(member):
+    """Weights below 0 too, and those on what stands in place of the tokens."""
+    model = member.model()
+    with torch.no_grad(), record_attention(model) as record:
+        run(model)
+    layers = {site: list(record.weights(site.name)[0]) for site in record.sites}
+    text = render_view(site_maps([str(n) for n in range(T)], "text", layers, causal=not member.is_encoder))
+    assert text.count("head ") == sum(map(len, layers.values()))
+    assert ("below 0" in text) == any(bool((head < 0).any()) for heads in layers.values() for head in heads)
+    if isinstance(model, Encoder):
+        return
+    tokenizer = WordTokenizer.train(["a b c d e f g"], size=11)
+    generator = TextGenerator(tokenizer=tokenizer, model=model, settings=LanguageModelingSettings())
+    for request in (ViewRequest(), ViewRequest(all_heads=True), ViewRequest(word="c")):
+        output, view = view_language_model(generator, Path(), "a b c", request)
+        assert output == "a b c"
+        assert "c" in render_view(view)
 
 
 @MEMBERS

@@ -313,6 +313,8 @@ def test_an_encoder_of_settings_attends_to_points_mixtures_and_latents(form):
     assert_close(whole[1, :4], encoder(tokens[1:, :4], lengths[1:])[0])
     each = ("layers.{}.points", "layers.{}") if "Points" in form else ("layers.{}",)
     assert [site.name for site in record.sites] == [name.format(n) for n in range(2) for name in each]
+    keys = {"InducingPoints(3)": ["text", "points"] * 2, "LatentKV(rank=5)": ["text"] * 2}.get(form, ["mixtures"] * 2)
+    assert [site.keys for site in record.sites] == keys
     assert repr(MultiHeadAttention(16, heads=2, form=config.form).form) == repr(config.form)
     weights = {id(weight): name for name, weight in encoder.named_parameters()}
     assert len(weights) == len(list(encoder.parameters()))

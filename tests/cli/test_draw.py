@@ -1,10 +1,13 @@
 """regard draw, explain, gallery and lecture: pictures, who runs what, and mistakes in one line."""
 
 import pytest
+from PIL import Image
 
-from regard.attention import GATED_RECIPES, Recipe, get_recipe, steps
+from regard.attention import GATED_RECIPES, Recipe, RecipeSizes, get_recipe, steps
 from regard.see import gallery
 from regard.see.gallery import LAYER_CAPTIONS
+from regard.see.plots.draw import build_view, parse_thing
+from regard.see.plots.panels import Panel
 
 from .commands import regard as run
 
@@ -58,6 +61,35 @@ def test_draw_knows_the_layers_of_the_gallery(name, tmp_path):
     assert LAYER_CAPTIONS[name] in answer.output
     assert run("draw", name, "--tokens", "2").exit_code == 0  # fewer than a block
     assert run("draw", name, "--save", str(tmp_path / "a.png")).output == f"drawn: {tmp_path / 'a.png'}\n"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "NativeSparse(block=2, k=2, window=3)",
+        "LatentKV(rank=8)",
+        "InducingPoints(3)",
+        "Linformer(max_length=9, rank=4)",
+    ],
+)
+def test_draw_knows_the_forms_of_a_layer_with_their_sizes(form, tmp_path):
+    answer = run("draw", form, "--tokens", "9")
+    assert answer.exit_code == 0
+    assert "█" in answer.output
+    assert f"attention_form = {form!r}" in answer.output
+    path = tmp_path / "a.png"
+    assert run("draw", form, "--tokens", "9", "--save", str(path)).output == f"drawn: {path}\n"
+    with Image.open(path) as picture:
+        assert picture.width < 1700  # also that of a long caption, which has several lines
+
+
+@pytest.mark.parametrize("gate", ["Delta()", "GatedDelta()", "KimiDelta(rank=4)"])
+def test_a_delta_rule_is_drawn_with_keys_of_length_1(gate):
+    """Of longer keys its weights would grow from token to token, and only the largest would be seen."""
+    view = build_view(parse_thing(gate, RecipeSizes()), tokens=32)
+    _, weights = view.panels()
+    assert isinstance(weights, Panel)
+    assert 0.5 < weights.values.abs().max() <= 1
 
 
 # --- explain ---

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.attention import SiteName
 from regard.decode import Greedy
 from regard.decode.alignment import AlignmentHead
 from regard.tasks.language_modeling.cli import prompt_loop, select_head
@@ -167,8 +168,11 @@ def test_what_cannot_be_shown_is_refused(words, message, generator):
 def test_the_head_that_looks_at_other_words_is_chosen():
     rests = torch.tensor([[1.0, 0, 0], [1, 0, 0], [1, 0, 0]])
     itself, before = torch.eye(3), torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0]])
-    heads = {"a": torch.stack((rests, itself)), "b": torch.stack((itself, before))}
+    a, b = (SiteName(name, "text", "text") for name in "ab")
+    heads = {a: torch.stack((rests, itself)), b: torch.stack((itself, before))}
     assert select_head(heads, None) == AlignmentHead("b", 1)
+    loud = {a: 100 * torch.stack((rests, itself)), b: -torch.stack((itself, before))}  # of a state: no shares
+    assert select_head(loud | {SiteName("c", "text", "blocks"): torch.ones(1, 3, 2)}, None) == AlignmentHead("b", 1)
 
 
 def test_a_recurrent_model_is_surprised_as_well(tmp_path):

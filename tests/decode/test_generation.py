@@ -65,6 +65,9 @@ MANY = WRITERS | {
         rotary_head=2,
         recipe='position = "Rotary(fraction=0.5)"',
     ),
+    "native sparse": LanguageModelConfig(
+        kind="transformer", layers=2, model=8, hidden=11, heads=2, attention_form="NativeSparse(block=2, k=2, window=3)"
+    ),
 }
 BOUNDED = [name for name in WRITERS if name != "full"]
 
@@ -288,7 +291,7 @@ def ids_of(token: GeneratedToken) -> list[int]:
 def test_who_shares_one_cache():
     kinds = {name: type(text_decoder(LanguageModel(config, SIZE))) for name, config in MANY.items()}
     apart = {name for name, kind in kinds.items() if kind is SeparateStates}
-    assert apart == {"linear", "alibi"}
+    assert apart == {"linear", "alibi", "native sparse"}
     assert {name for name, kind in kinds.items() if kind is StateRows} == {"lstm", "elman"}
     assert objections(writer_of("linear")) == [
         "Proportional() is not softmax",

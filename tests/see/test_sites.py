@@ -379,8 +379,12 @@ def test_a_gated_layer_is_seen_as_it_ran(gate):
         assert site.check(head).holds
         assert_close(site.head(head, sentence=1).weights, whole[1, head], atol=1e-6, rtol=0)
         assert_close(site.row(head, 23, sentence=1), whole[1, head, 23], atol=1e-6, rtol=0)
-    picture = site.max_pool(4, 5, 7, sentence=1)
-    assert_close(picture, by_hand(whole[1, 4].clamp(min=0), 5, 7), atol=1e-6, rtol=0)
+    picture, seen = site.max_pool(4, 5, 7, sentence=1), whole[1, 4]
+    most, least = by_hand(seen.clamp(min=0), 5, 7), by_hand((-seen).clamp(min=0), 5, 7)
+    assert_close(picture, torch.where(least > most, -least, most), atol=1e-6, rtol=0)  # what is furthest from 0
+    _, thumbnails = site.overview(5, 7, sentence=1)
+    assert torch.equal(thumbnails[4], picture.where(thumbnails[4] > -torch.inf, -torch.inf))
+    assert site.signed is bool((whole < 0).any()) is (gate != Forget())
     assert type(gate).__name__ in site.note
 
 

@@ -31,6 +31,14 @@ def test_a_thumbnail_tells_what_is_hidden_from_a_weight_of_zero():
     assert thumbnail_bytes(np.array([-np.inf, 0.0, 0.25, 1.0], np.float32)).tolist() == [0, 1, 128, 255]
 
 
+def test_weights_below_0_are_told_from_hidden_ones_and_from_those_above():
+    weights = np.array([-np.inf, -1.0, -0.25, 0.0, 0.25, 4.0], np.float32)
+    assert thumbnail_bytes(weights, signed=True).tolist() == [0, 1, 64, 128, 192, 255]
+    assert weights_response(weights[1:], signed=True).body == bytes([1, 64, 128, 192, 255])
+    pooled = max_pool(np.array([[-3.0, 1.0, 2.0, -1.0]], np.float32), 1, 2, signed=True)
+    assert pooled.tolist() == [[-3.0, 2.0]]
+
+
 def test_small_weights_are_not_lost():
     """Linear bytes would round a row of 1,024 equal weights to nothing; these keep every one of them."""
     weights = np.full(1024, 1 / 1024, np.float32)

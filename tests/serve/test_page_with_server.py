@@ -4,18 +4,21 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from regard.decode import Sampling
 from regard.see import ablate_heads, pair_terms, patch_activations, residual_stream, show, trace_model
 from regard.see.trace import select_initial
 from regard.serve.model_store import ModelStore
 from tests.narrowing import not_none
-from tests.see.untrained_models import CAT
+from tests.see.untrained_models import CAT, generator
 
 from .browser_page import BrowserPage, open_tab
 from .client import served
@@ -263,6 +266,24 @@ def test_a_page_in_a_file_asks_nobody(open_page, models, tmp_path):
     assert "export of one trace" in open_page.page.locator("#problem").inner_text()
     assert [url for url in open_page.requested if not url.startswith("data:")] == [path.as_uri()]
     open_page.wrong.clear()  # Chromium notes each refusal
+
+
+def test_weights_of_a_state_are_coloured_to_both_sides_of_0(open_page, tmp_path):
+    """In the pictures of all heads, in a matrix, and in the legend of each."""
+    recipe = "score = 'Cosine(1.0)'\nnormaliser = 'Unnormalised()'\ngate = 'GatedDelta()'"
+    trace = trace_model(generator(recipe=recipe), CAT)
+    assert trace.site("blocks.0").weights(0).min() < -0.01
+    path = Path(tmp_path / "copy.html")
+    path.write_text(show(trace, site="blocks.0", head=0).html, encoding="utf-8")
+    open_page.page.goto(path.as_uri())
+    for name in ("matrix", "overview"):
+        open_tab(open_page.page, name)
+        view = open_page.painted(name)
+        assert "−1" in view.locator(".legend-scale").first.inner_text()
+        pixels = np.asarray(Image.open(BytesIO(view.locator("canvas").first.screenshot())).convert("RGB")).astype(int)
+        for more, less in ((0, 2), (2, 0)):  # orange has more red than blue
+            assert (pixels[..., more] - pixels[..., less] > 40).sum() > 100
+        assert "distance" not in view.inner_text().partition("blocks.0, head 0")[2]  # no shares of a whole
 
 
 def test_a_notebook_s_frame_works_though_it_may_keep_nothing(open_page, models, tmp_path):

@@ -32,6 +32,7 @@ from regard.attention.core import (
     GateCall,
     GateCore,
     SiteName,
+    choice_loss,
     record_attention,
     record_steps,
 )
@@ -262,6 +263,7 @@ __all__ = [
     "YarnScaling",
     "attend",
     "attention_stats",
+    "choice_loss",
     "explain",
     "from_torch",
     "get_layer_recipes",

@@ -28,7 +28,7 @@ from regard.attention.backends import choose, masked
 from regard.attention.backends.reference import Steps
 from regard.attention.functional import attend, prepare, steps
 from regard.attention.recipe import Recipe
-from regard.attention.sparse_patterns import is_content
+from regard.attention.sparse_patterns import ContentPattern, conditions, is_content, without_choice
 from regard.ops import dispatch
 
 MAX_CELLS = 2**26  # weights that the reference may form at once, where no gradients are needed
@@ -313,6 +313,45 @@ class AttentionRecord:
         return torch.cat([one for one in drawn if one is not None], 2) if None not in drawn and drawn else None
 
 
+@runtime_checkable
+class HasRecipe(Protocol):
+    """A layer that knows what its attention is."""
+
+    recipe: Recipe
+
+
+def choice_loss(record: AttentionRecord) -> Tensor | None:
+    """What patterns that choose keys by weights of their own learn from, of all recorded layers together: the `loss` of
+    each, against what the layer's heads attend to if it hides no earlier key (the warm-up of DeepSeek-V3.2). None where
+    no pattern learns. A trained run adds it by itself; a loop of your own does so:
+
+    Examples:
+        >>> recipe = Recipe(pattern=LightningIndexer(3, query=8))
+        >>> layer, x = MultiHeadAttention(8, heads=2, recipe=recipe), torch.randn(1, 9, 8)
+        >>> with record_attention(layer) as record:
+        ...     loss = layer(x).square().mean()
+        >>> (loss + choice_loss(record)).backward()
+        >>> all(weight.grad is not None for weight in layer.parameters())
+        True
+    """
+    found = list[Tensor]()
+    for call in (call for calls in record.calls.values() for call in calls if isinstance(call, AttentionCall)):
+        pattern = call.recipe.pattern
+        if not is_content(pattern) and isinstance(call.layer, HasRecipe):
+            pattern = call.layer.recipe.pattern  # with a KV cache, that of the call holds what was chosen
+        for part in conditions(pattern):
+            if not isinstance(part, ContentPattern) or type(part).loss is ContentPattern.loss:
+                continue
+            recipe = replace(call.recipe, pattern=without_choice(pattern, part))
+            where = call.q_index, call.k_index, call.q_positions, call.k_positions
+            with torch.no_grad():
+                weights = replace(call, recipe=recipe, computed=None).steps().weights
+                _, q, k, _ = prepare(call.q, call.k, call.v, recipe, *where)
+            if (loss := part.loss(q, k, weights)) is not None:
+                found.append(loss)
+    return torch.stack(found).sum() if found else None
+
+
 # --- hooks ---
 
 
@@ -448,8 +487,10 @@ def site_of(modules: Mapping[str, nn.Module], path: str) -> SiteName:
 
 
 def site_within(layer: nn.Module, path: str) -> SiteName | None:
-    """How a layer calls the attention at a path of its own: the one that is all of it has no name."""
-    return declared_site(layer, path) if path else SiteName("", *UNDECLARED_AXES)
+    """How a layer calls the attention at a path of its own: the one that is all of it has no name, but may attend to
+    something else than tokens."""
+    found = declared_site(layer, path)
+    return found if path else replace(found or SiteName("", *UNDECLARED_AXES), name="")
 
 
 def declared_site(module: nn.Module, path: str) -> SiteName | None:

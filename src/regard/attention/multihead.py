@@ -1,7 +1,7 @@
 """Multi-head attention: projections around `attend`. Grouping (MHA, GQA, MQA) is a number; crossing is an argument."""
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -45,6 +45,14 @@ def concatenate_heads(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(2)
 
 
+# behind the name of the layer: what its points gather, and the branches of native sparse attention
+BRANCH_SITES: AttentionSites = {
+    "points.gather": SiteName("points", "points", "keys"),
+    "branches.compressed": SiteName("compressed", "queries", "blocks"),
+    "branches.*": SiteName("*", "queries", "keys"),
+}
+
+
 class MultiHeadAttention(nn.Module):
     """concat(head_1, ..., head_h) W^O,  head_n = attend(x W^Q_n, memory W^K_n, memory W^V_n).
 
@@ -66,13 +74,6 @@ class MultiHeadAttention(nn.Module):
         >>> seen.weights.shape, seen.weights[0, 0, 0].tolist()
         (torch.Size([2, 4, 7, 7]), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     """
-
-    # behind the name of the layer: what its points gather, and the branches of native sparse attention
-    attention_sites: ClassVar[AttentionSites] = {
-        "points.gather": SiteName("points", "points", "keys"),
-        "branches.compressed": SiteName("compressed", "queries", "blocks"),
-        "branches.*": SiteName("*", "queries", "keys"),
-    }
 
     def __init__(
         self,
@@ -124,6 +125,8 @@ class MultiHeadAttention(nn.Module):
         if self.form != form:
             raise ValueError(f"a layer builds LatentKV, NativeSparse, InducingPoints or Linformer, not {form!r}")
         self.core = AttentionCore()
+        keys = "mixtures" if self.compress is not None else "points" if self.points is not None else "keys"
+        self.attention_sites: AttentionSites = {**BRANCH_SITES, "": SiteName("", "queries", keys)}
         self.gate = GateProjection(recipe.gate, model, heads=heads, head=head) if recipe.gate.values else None
 
     def forward(

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from regard.attention.batch_patterns import BatchPattern, BooleanMask, batch_row
 from regard.attention.block_map import Span, exact_bounds, move_to_device, scatter
-from regard.attention.pattern import And, Not, Or, Pattern, Positions, ToeplitzPattern, Window, require_int
+from regard.attention.pattern import And, Causal, Not, Or, Pattern, Positions, ToeplitzPattern, Window, require_int
 from regard.ops.dispatch import accumulation_dtype
 
 
@@ -314,6 +314,11 @@ class ContentPattern(Pattern):
     ) -> Pattern:
         """What these queries may attend to; `past` is what was chosen for those before them, of a KV cache."""
 
+    def loss(self, q: Tensor, k: Tensor, weights: Float[Tensor, "b h i j"]) -> Float[Tensor, ""] | None:
+        """What its own weights learn by, as the choice has no gradient: of queries and keys as `choose` has them, and
+        of what the heads attend to where it hides no earlier key. None where there is nothing to learn."""
+        return None
+
     def sees(self, b, h, i, j):
         raise ValueError(f"{self} is chosen from queries and keys; ask steps(q, k, v, recipe).visible what was chosen")
 
@@ -340,6 +345,21 @@ def conditions(pattern: Pattern) -> Iterator[Pattern]:
                 yield from conditions(one)
         case _:
             yield pattern
+
+
+def without_choice(pattern: Pattern, part: Pattern) -> Pattern:
+    """The same where this part, which chooses from the content, hides no earlier key."""
+    match pattern:
+        case And(left, right):
+            return without_choice(left, part) & without_choice(right, part)
+        case Or(left, right):
+            return without_choice(left, part) | without_choice(right, part)
+        case Not(inner):
+            return ~without_choice(inner, part)
+        case PerHead(patterns):
+            return PerHead([without_choice(one, part) for one in patterns])
+        case _:
+            return Causal() if pattern is part else pattern
 
 
 def plans_of(pattern: Pattern, planned: Pattern) -> dict[Pattern, Pattern]:

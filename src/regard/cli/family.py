@@ -44,7 +44,7 @@ from regard.tasks.language_modeling.task import (
     split_text,
     validation,
 )
-from regard.training.config import TrainConfig, TrainingData
+from regard.training.config import TrainConfig, TrainingData, with_choice_loss
 from regard.training.loop import DivergedError, train
 from regard.training.step import CosineSchedule
 from regard.world.lexicon import Split
@@ -464,7 +464,8 @@ def train_one(run: FamilyRun, ladder: FamilyLadder, task: FamilyTask) -> dict[st
     curve: list[tuple[int, dict[str, float]]] = []
     why = ""
     try:
-        for report in train(model, task.data(run.seed, ladder.device), task.loss, config, folder, task.validate):
+        loss = with_choice_loss(model, task.loss)
+        for report in train(model, task.data(run.seed, ladder.device), loss, config, folder, task.validate):
             if report.validation:
                 curve.append((report.step, report.validation))
     except DivergedError as error:

@@ -45,17 +45,19 @@ def draw(
 
     Example: `regard draw "3 gated delta : 1 full"`
 
+    Example: `regard draw "NativeSparse(block=4, k=2, window=6)"`
+
     Example: `regard draw rotary --tokens 64 --save rotary.svg`
 
     Example: `regard draw "Causal() & EveryOther()" --parts mine.py`
     """
     from regard import see
     from regard.attention import RecipeSizes
-    from regard.see.gallery import LAYER_CAPTIONS, layers_view
+    from regard.see.gallery import is_layer_name, layers_view
     from regard.see.plots.draw import build_view, parse_thing
 
     own_parts, sizes = load_parts(parts, None).named, RecipeSizes(heads=4, head=8, tokens=tokens, window=8, block=4)
-    layers = what in LAYER_CAPTIONS
+    layers = is_layer_name(what)
     view = layers_view(what, sizes) if layers else build_view(parse_thing(what, sizes, own_parts), tokens=tokens)
     typer.echo(see.ascii(view) if save is None else f"drawn: {see.save(see.draw(view), save)}")
 

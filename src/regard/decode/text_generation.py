@@ -114,6 +114,7 @@ def objections(model: LanguageModel) -> list[str]:
         found += [] if isinstance(recipe.gate, NoGate) else [f"{recipe.gate} wants values of every token"]
         found += [] if is_row_pattern(recipe.pattern) else [f"{recipe.pattern} is not one mask for every row"]
         found += [f"{attention.compress} mixes the whole text"] if attention.compress is not None else []
+        found += [f"{attention.form} keeps the keys of three branches"] if attention.branches is not None else []
         found += [f"backend {attention.backend} is forced"] if attention.backend else []
         found += ["latent keys and values differ in width"] if weight.is_cuda and attention.latent is not None else []
     return list(dict.fromkeys(found))

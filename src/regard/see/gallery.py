@@ -36,6 +36,7 @@ from regard.attention.position import NoPosition, Position, Rotary
 from regard.attention.position_variants import Sinusoidal
 from regard.attention.recipe import Recipe
 from regard.attention.sparse_patterns import is_content
+from regard.models.config import LAYER_FORMS, read_form
 from regard.see.plots.draw import ascii
 from regard.see.plots.layout import MUTED, PAPER, PLAIN_FONTS, TextLine
 from regard.see.plots.mpl_figure import add_axes_at, draw_matrix, draw_text_line, draw_view, save
@@ -368,16 +369,30 @@ def gallery_layer(
     return MultiHeadAttention(n.heads * n.head, heads=n.heads, recipe=recipe, **given)
 
 
+def form_layer(text: str, sizes: RecipeSizes) -> MultiHeadAttention:
+    """A layer of the form that a text describes, such as "NativeSparse(block=4)"."""
+    form = read_form(text)
+    if isinstance(form, InducingPoints | Linformer):  # which stand in no order
+        return gallery_layer(sizes, Recipe(), form=form)
+    return gallery_layer(sizes, form=form)
+
+
+def is_layer_name(text: str) -> bool:
+    """Layers of the gallery, or a form with its sizes?"""
+    return text in LAYER_CAPTIONS or text.partition("(")[0].strip() in LAYER_FORMS
+
+
 def layers_view(name: str, sizes: RecipeSizes) -> View:
     """The same to be read: with axes, and in a terminal."""
-    return View((PanelRow(tuple(layer_panels(name, sizes))),), title=name, notes=(("", LAYER_CAPTIONS[name]),))
+    caption = LAYER_CAPTIONS.get(name, f"A layer with fresh weights: `attention_form = {name!r}`.")
+    return View((PanelRow(tuple(layer_panels(name, sizes))),), title=name, notes=(("", caption),))
 
 
 def layer_panels(name: str, sizes: RecipeSizes) -> list[Panel]:
     if name in LAYER_RECIPES:
         period = LAYER_RECIPES[name](sizes)
         return [weights_thumbnail(f"layer {n}", recipe, sizes) for n, recipe in enumerate(period, 1)]
-    layer = LAYERS[name](sizes)
+    layer = LAYERS[name](sizes) if name in LAYERS else form_layer(name, sizes)
     x = 2 * Sinusoidal().table(torch.arange(sizes.tokens), sizes.heads * sizes.head)[None].float()
     if layer.query_norm is None:
         return [*attention_panels(layer, x), *gate_panels(layer, x)]

@@ -31,6 +31,7 @@ from regard.attention import (
     Pattern,
     Recipe,
     SiteName,
+    Unnormalised,
 )
 from regard.attention.backends import linear, reference
 from regard.attention.core import (
@@ -43,9 +44,17 @@ from regard.attention.core import (
     hook_modules,
 )
 from regard.attention.functional import prepare
+from regard.attention.normaliser import Wrapper
 from regard.attention.pattern import IndexGrid, Positions
 from regard.attention.scaled_score import is_scaled_product
-from regard.attention.softmax_variants import GivenWeights, SinkSoftmax, SoftmaxPlusOne
+from regard.attention.softmax_variants import (
+    Differential,
+    GivenWeights,
+    MultiToken,
+    SinkSoftmax,
+    SoftmaxPlusOne,
+    TalkingHeads,
+)
 from regard.attention.stats import HiddenKeys, KeyRuns, QueryBand, StatsCall, key_runs, slices
 from regard.attention.text_positions import with_score_positions
 from regard.interop import foreign_model
@@ -124,13 +133,16 @@ def summarise_heads(
     query_offset: int,
     thumbnails: Float[Tensor, "h rows columns"] | None = None,
     shape: tuple[int, int] = (0, 0),
+    *,
+    signed: bool = False,
 ) -> HeadStatistics:
     """Statistics of all heads, and thumbnails if given, in one pass; queries begin at `query_offset`, keys at 0."""
     sums, largest = torch.zeros(heads, 5, dtype=torch.float64), torch.zeros(heads)
     for band in bands:
         queries, keys, weights = band.query_indices, band.keys, band.weights[0]
         if thumbnails is not None:
-            max_pool_band(thumbnails[band.heads], (queries, keys, weights), range(shape[0]), range(shape[1]))
+            where = range(shape[0]), range(shape[1])
+            max_pool_band(thumbnails[band.heads], (queries, keys, weights), *where, signed=signed)
         total, most = weights.sum(-1), weights.amax(-1)
         far = (queries.float()[:, None] + query_offset - keys.float()).abs_()
         first = weights[..., 0] if band.reach.where(0) == 0 else torch.zeros_like(total)
@@ -151,8 +163,9 @@ def empty_thumbnail(
     return like.new_zeros(min(rows, len(queries)), min(columns, len(keys)), dtype=torch.float32)
 
 
-def max_pool_band(picture: Tensor, band: WeightBand, queries: range, keys: range) -> None:
-    """Query i and key j fall into a cell by their shares of the way; a cell holds the largest weight in it."""
+def max_pool_band(picture: Tensor, band: WeightBand, queries: range, keys: range, *, signed: bool = False) -> None:
+    """Query i and key j fall into a cell by their shares of the way; a cell holds the largest weight in it: of weights
+    that may be below 0, the one furthest from it."""
     (here, there, weights), (rows, columns) = band, picture.shape[-2:]
     if len(there) and (int(there[0]) < keys.start or int(there[-1]) >= keys.stop):
         shown = (there >= keys.start) & (there < keys.stop)
@@ -160,7 +173,16 @@ def max_pool_band(picture: Tensor, band: WeightBand, queries: range, keys: range
     across = ((there - keys.start) * columns // len(keys)).expand(*weights.shape[:-2], -1)
     marks, counts = ((here - queries.start) * rows // len(queries)).unique_consecutive(return_counts=True)
     for row, some in zip(marks.tolist(), weights.split(counts.tolist(), -2), strict=True):
-        picture[..., row, :].scatter_reduce_(-1, across, some.amax(-2), "amax")
+        held = picture[..., row, :]
+        if not signed:
+            held.scatter_reduce_(-1, across, some.amax(-2), "amax")
+            continue
+        least, most = (
+            torch.zeros_like(held).scatter_reduce_(-1, across, found, how)
+            for found, how in ((some.amin(-2), "amin"), (some.amax(-2), "amax"))
+        )
+        found = torch.where(-least > most, least, most)
+        held.copy_(torch.where(found.abs() > held.abs(), found, held))
 
 
 # --- sites ---
@@ -274,6 +296,14 @@ class AttentionSite:
             return "linear attention: the layer keeps sums and never forms these weights, but they give its output"
         return ""
 
+    @property
+    def signed(self) -> bool:
+        """May weights be below 0, as those of a state or of a difference of two maps?"""
+        normaliser = self.recipe.normaliser
+        while isinstance(normaliser, Wrapper | MultiToken):
+            normaliser = normaliser.then
+        return isinstance(normaliser, Unnormalised | Differential | TalkingHeads)
+
     # --- one head ---
 
     def head(self, head: int, *, sentence: int = 0, dtype: torch.dtype = torch.float32) -> HeadSteps:
@@ -331,9 +361,8 @@ class AttentionSite:
         """The same, and a thumbnail of every head, as `max_pool` makes it; -∞ where nothing may be seen."""
         one = empty_thumbnail(rows, columns, range(self.shape[0]), range(self.shape[1]), self.q)
         pictures = one.expand(self.heads, -1, -1).clone()
-        found = summarise_heads(
-            self.bands(range(self.heads), sentence), self.heads, self.query_offset, pictures, self.shape
-        )
+        bands, of = self.bands(range(self.heads), sentence), (self.heads, self.query_offset)
+        found = summarise_heads(bands, *of, pictures, self.shape, signed=self.signed)
         return found, pictures.masked_fill_(~self.max_pool_visible(one, sentence), -torch.inf)
 
     @torch.no_grad()
@@ -379,7 +408,7 @@ class AttentionSite:
         picture = empty_thumbnail(rows, columns, queries, keys, self.q)
         for band in self.bands(range(head, head + 1), sentence, None if whole else queries):
             shown = band.query_indices + queries.start, band.keys, band.weights[0, 0]
-            max_pool_band(picture, shown, queries, keys)
+            max_pool_band(picture, shown, queries, keys, signed=self.signed)
         return picture
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
 """JSON, float32 and uint8 encodings of arrays.
 
-Weights for drawing are bytes round(255·√weight): a linear byte would lose up to 63 % of a row's mass. Every number that
-the page prints is sent as float32. JSON has no NaN.
+Weights for drawing are bytes round(255·√weight): a linear byte would lose up to 63 % of a row's mass. Those that may be
+below 0 are 128 ± 127·√|weight|. Every number that the page prints is sent as float32. JSON has no NaN.
 """
 
 import json
@@ -70,14 +70,15 @@ def float32_response(values: NDArray[np.floating]) -> ApiResponse:
     return ApiResponse(np.ascontiguousarray(values, "<f4").tobytes(), OCTET_STREAM, {"X-Shape": shape_header(values)})
 
 
-def weights_response(weights: Floats) -> ApiResponse:
-    return ApiResponse(sqrt_bytes(weights).tobytes(), OCTET_STREAM, {"X-Shape": shape_header(weights)})
+def weights_response(weights: Floats, *, signed: bool = False) -> ApiResponse:
+    coded = signed_sqrt_bytes(weights) if signed else sqrt_bytes(weights)
+    return ApiResponse(coded.tobytes(), OCTET_STREAM, {"X-Shape": shape_header(weights)})
 
 
-def thumbnails_response(shapes: Sequence[tuple[int, ...]], arrays: Iterator[Floats]) -> ApiResponse:
-    """Arrays one after the other, each sent when it is computed; the header has all shapes."""
+def thumbnails_response(shapes: Sequence[tuple[int, ...]], arrays: Iterator[NDArray[np.uint8]]) -> ApiResponse:
+    """Arrays of `thumbnail_bytes` one after the other, each sent when it is computed; the header has all shapes."""
     headers = {"X-Shape": ";".join(",".join(map(str, shape)) for shape in shapes)}
-    return ApiResponse((thumbnail_bytes(one).tobytes() for one in arrays), OCTET_STREAM, headers)
+    return ApiResponse((one.tobytes() for one in arrays), OCTET_STREAM, headers)
 
 
 def scores_response(values: Floats, low: float, high: float) -> ApiResponse:
@@ -89,8 +90,16 @@ def sqrt_bytes(weights: Floats) -> NDArray[np.uint8]:
     return np.rint(255 * np.sqrt(np.clip(np.nan_to_num(weights), 0.0, 1.0))).astype(np.uint8)
 
 
-def thumbnail_bytes(weights: Floats) -> NDArray[np.uint8]:
-    """As `sqrt_bytes`, but 0 only where masked (-∞)."""
+def signed_sqrt_bytes(weights: Floats) -> NDArray[np.uint8]:
+    """From 1 at -1 to 255 at 1, and 128 at 0."""
+    within = np.clip(np.nan_to_num(weights), -1.0, 1.0)
+    return (128 + np.rint(127 * np.sign(within) * np.sqrt(np.abs(within)))).astype(np.uint8)
+
+
+def thumbnail_bytes(weights: Floats, *, signed: bool = False) -> NDArray[np.uint8]:
+    """As `sqrt_bytes`, or the signed ones, but 0 only where masked (-∞)."""
+    if signed:
+        return np.where(np.isneginf(weights), 0, signed_sqrt_bytes(weights)).astype(np.uint8)
     return np.where(np.isneginf(weights), 0, np.maximum(sqrt_bytes(weights), 1)).astype(np.uint8)
 
 
@@ -101,8 +110,11 @@ def scale_to_bytes(values: Floats, low: float, high: float) -> NDArray[np.uint8]
     return np.where(np.isneginf(values), 0, found).astype(np.uint8)
 
 
-def max_pool(values: Floats, rows: int, columns: int) -> Floats:
-    """Max-pools to at most so many rows and columns."""
+def max_pool(values: Floats, rows: int, columns: int, *, signed: bool = False) -> Floats:
+    """Max-pools to at most so many rows and columns; signed: what is furthest from 0."""
+    if signed:
+        least, most = -max_pool(-values, rows, columns), max_pool(values, rows, columns)
+        return np.where(-least > most, least, most)
     for axis, most in enumerate((rows, columns)):
         values = max_pool_axis(values, bin_starts(values.shape[axis], most), axis)
     return values

@@ -344,7 +344,10 @@ def embed_trace(cached: CachedTrace, site: str | None, head: int | None) -> dict
         "trace": card,
         "view": {"site": site or "", "head": head or 0, "view": view},
         "statistics": cached.statistics(),
-        "thumbnails": {name: uint8_base64(thumbnail_bytes(cached.overview(name)[1].cpu().numpy())) for name in sites},
+        "thumbnails": {
+            name: uint8_base64(thumbnail_bytes(cached.overview(name)[1].cpu().numpy(), signed=one.signed))
+            for name, one in sites.items()
+        },
         "sites": {name: embed_site(one) for name, one in sites.items()},
         "heads": heads,
         "gates": {one.name: embed_gate(one) for one in trace.sites.values() if isinstance(one, GateSite)},

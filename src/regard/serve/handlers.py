@@ -29,6 +29,7 @@ from regard.serve.encoding import (
     float32_response,
     json_response,
     scores_response,
+    thumbnail_bytes,
     thumbnails_response,
     weights_response,
 )
@@ -293,7 +294,9 @@ def overview(request: ApiRequest) -> ApiResponse:
     """Thumbnails of every head, layer by layer as they are computed."""
     size, cached = request.query_int("size", THUMBNAIL, 4, 512), request.cached
     shapes = [(site.heads, *thumbnail_shape(site.shape, size)) for site in cached.sites.values()]
-    return thumbnails_response(shapes, (cached.overview(name, size)[1].cpu().numpy() for name in cached.sites))
+    sites = cached.sites.items()
+    pictures = (thumbnail_bytes(cached.overview(name, size)[1].cpu().numpy(), signed=one.signed) for name, one in sites)
+    return thumbnails_response(shapes, pictures)
 
 
 # --- layers and heads ---
@@ -301,7 +304,8 @@ def overview(request: ApiRequest) -> ApiResponse:
 
 def thumbnails(request: ApiRequest) -> ApiResponse:
     _, images = request.cached.overview(request.site, request.query_int("size", THUMBNAIL, 4, 512))
-    return thumbnails_response([tuple(images.shape)], iter([images.cpu().numpy()]))
+    signed = request.cached.site(request.site).signed
+    return thumbnails_response([tuple(images.shape)], iter([thumbnail_bytes(images.cpu().numpy(), signed=signed)]))
 
 
 def gate(request: ApiRequest) -> ApiResponse:
@@ -318,7 +322,9 @@ def attention_map(request: ApiRequest) -> ApiResponse:
     values, low, high = request.state.traces.pooled_window(
         request.cached, request.site, head, stage, queries, keys, size
     )
-    return weights_response(values) if stage in ("weights", "visible") else scores_response(values, low, high)
+    if stage not in ("weights", "visible"):
+        return scores_response(values, low, high)
+    return weights_response(values, signed=stage == "weights" and request.cached.site(request.site).signed)
 
 
 def cells(request: ApiRequest) -> ApiResponse:
@@ -454,6 +460,7 @@ def serialize_site(site: AttentionSite | GateSite) -> dict[str, Any]:
         "heads": site.heads,
         "n_q": site.shape[0],
         "n_k": site.shape[1],
+        "signed": site.signed,
         "score": score_text(recipe.score)[:MAX_PART_LETTERS],
         **{name: one_line_repr(part)[:MAX_PART_LETTERS] for name, part in parts.items()},
         "shown": True,

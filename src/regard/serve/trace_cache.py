@@ -132,9 +132,10 @@ class CachedTrace:
         for name in self.sites:
             seen, _ = self.overview(name)
             parts = {"entropy": seen.entropy, "distance": seen.distance, "sink": seen.sink, "largest": seen.largest}
-            found[name] = {part: numbers.tolist() for part, numbers in parts.items()} | {
-                "aer": alignment_error_rates(self.trace, name)
-            }
+            found[name] = {part: numbers.tolist() for part, numbers in parts.items()}
+            if self.sites[name].signed:  # no shares of a whole
+                found[name] |= dict.fromkeys(("entropy", "distance", "sink"), [None] * len(seen.sink))
+            found[name]["aer"] = alignment_error_rates(self.trace, name)
         return found
 
 
@@ -219,7 +220,7 @@ class TraceCache:
         whole, across = self.matrix(cached, name, head, stage), slice(keys.start, keys.stop)
         if whole is not None:
             part = whole[queries.start : queries.stop, across]
-            return max_pool(part, *size), *finite_range(part)
+            return max_pool(part, *size, signed=stage == "weights" and cached.site(name).signed), *finite_range(part)
         site, rows = cached.head(name, head), min(size[0], len(queries))
         if stage == "weights":
             seen = site.max_pool(head, *size, queries=queries, keys=keys).cpu().numpy()

@@ -38,7 +38,7 @@ from regard.tasks.config import PairTokenizerSettings, RunSettings, TokenizerSet
 from regard.tasks.own_parts import OwnParts, write_copies
 from regard.tasks.registry import is_huggingface_folder
 from regard.training.checkpoint import SETTINGS, WEIGHTS, resolve_run, resolve_weights
-from regard.training.config import Loss, TrainingData, TrainingJob, Validate
+from regard.training.config import Loss, TrainingData, TrainingJob, Validate, with_choice_loss
 
 T = TypeVar("T", bound=RunSettings)
 # files of parts as older runs call them
@@ -110,6 +110,7 @@ class PretrainedModel(ABC):
     ) -> TrainingJob:
         """This model, trained as its settings say; `more` are the other fields of the job."""
         fields = {"width": self.settings.model.model, "describe": self.describe, **more}
+        loss = with_choice_loss(self.model, loss)
         return TrainingJob(self.model.to(device), data, loss, validate, self.settings.train, **fields)
 
     def require_own_ids(self, mixture: CorpusMixture | TextMixture) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from regard.attention import ContentPattern, choice_loss, record_attention
 from regard.models.config_base import (
     AT_LEAST_0,
     AT_LEAST_1,
@@ -237,6 +238,24 @@ VARIABLE_SHAPES = "its batches have many shapes, and a CUDA graph has one"
 
 # A batch's summed loss and the number of tokens (or labels) it was summed over.
 Loss = Callable[[nn.Module, Any], tuple[Tensor, int]]
+
+
+@dataclass(frozen=True)
+class LossWithChoices:
+    """A loss; beside it the patterns that choose keys by weights of their own learn, which the figures do not count."""
+
+    loss: Loss
+
+    def __call__(self, model: nn.Module, batch: Any) -> tuple[Tensor, int]:
+        with record_attention(model) as record:
+            summed, count = self.loss(model, batch)
+        unseen = choice_loss(record)
+        return (summed if unseen is None else summed + count * (unseen - unseen.detach())), count
+
+
+def with_choice_loss(model: nn.Module, loss: Loss) -> Loss:
+    """The loss of a model, some of whose patterns may have weights to learn."""
+    return LossWithChoices(loss) if any(isinstance(part, ContentPattern) for part in model.modules()) else loss
 
 
 def to_float32(logits: Tensor) -> Tensor:

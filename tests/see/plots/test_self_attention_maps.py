@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from regard.attention import SiteName
 from regard.see import ascii, draw, head_maps, self_attention_maps
+from regard.see.plots.attention_maps import site_maps
 from tests.see.plots.artists import image_axes, image_data, tick_labels
 
 WORDS = ("turn", "off", "the", "light", "now")
@@ -43,6 +45,31 @@ def test_a_window_may_be_hidden_too():
     assert np.array_equal(np.ma.getmaskarray(image_data(both.images[0])), ~near.tril())
 
 
+def test_weights_below_0_have_a_scale_to_both_sides_and_their_numbers():
+    """Those of a state, or of a difference of two maps."""
+    weights = torch.tensor([[0.5, 0.0], [-2.0, 1.5]])
+    (axes,) = image_axes(draw(self_attention_maps(("a", "b"), {"layer 0": [weights]}, causal=True)))
+    assert axes.images[0].get_clim() == (-2, 2)
+    assert [text.get_text() for text in axes.texts] == ["0.50", "−2", "1.50"]
+    lines = ascii(self_attention_maps(("a", "b"), {"layer 0": [weights]}, causal=True)).split("\n")
+    assert [line.rstrip() for line in lines[-4:]] == [
+        "a  ░░  ·",
+        "b  ≣≣  ▓▓",
+        "",
+        "░▒▓█ above 0 to 2, -=≡≣ below 0 to -2",
+    ]
+
+
+def test_what_stands_in_place_of_the_words_is_numbered():
+    """Also where there are as many points as words."""
+    text, points = (SiteName("layer 0", "text", keys) for keys in ("text", "points"))
+    whole, few = image_axes(draw(site_maps(("a", "b"), "text", {text: [torch.eye(2)], points: [torch.eye(2)]})))
+    assert tick_labels(whole.xaxis) == tick_labels(whole.yaxis) == tick_labels(few.yaxis) == ["a", "b"]
+    assert tick_labels(few.xaxis) == ["points 0", "points 1"]
+    with pytest.raises(ValueError, match="there is no head to show"):
+        site_maps(("a", "b"), "text", {points: []})
+
+
 def test_layers_have_rows_and_many_heads_more_than_one():
     figure = draw(self_attention_maps(WORDS, {"layer 0": [CAUSAL] * 6, "layer 1": [CAUSAL] * 2}, causal=True))
     assert len(image_axes(figure)) == 8
@@ -70,7 +97,8 @@ def test_heads_of_cross_attention_still_have_two_kinds_of_words():
             lambda: self_attention_maps(WORDS, {"l": [torch.eye(5).flip(0)]}, causal=True),
             "word 0 attended to word 4, which was to be",
         ),
-        (lambda: self_attention_maps(WORDS, {"l": [-torch.eye(5)]}), "finite and not negative, but -1"),
+        (lambda: self_attention_maps(WORDS, {"l": [torch.full((5, 5), torch.nan)]}), "must be finite, but nan"),
+        (lambda: self_attention_maps(WORDS, {"l": [-torch.eye(5).flip(0)]}, causal=True), "word 0 attended to word 4"),
         (
             lambda: self_attention_maps(WORDS, {"l": [torch.eye(5)]}, visible=torch.ones(4).bool()),
             r"shape \(5, 5\), not \(4,\)",

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.attention import SiteName
 from regard.decode.alignment import Links, aer, argmax_links
 from regard.models.vision import rollout
 from regard.see.plots.panels import (
@@ -80,7 +81,7 @@ class Alignment:
                 f"{t} target and {s} source words need weights of shape {(t, s)}, or {(t, s + 1)} with the source's "
                 f"end, not {tuple(self.weights.shape)}"
             )
-        assert_weights(self.weights)
+        assert_finite(self.weights)
         for link in sorted(self.gold):
             if not (0 <= link[0] < s and 0 <= link[1] < t):
                 raise ValueError(
@@ -110,7 +111,7 @@ def alignment_view(alignment: Alignment, *, title: str = "") -> View:
     panel = Panel(
         "",
         weights,
-        ColourScale("weights", 0.0, max(1.0, float(weights.max())), "weight"),
+        share_scale(weights),
         down=Axis("target", word_labels(alignment.target, "target")),
         across=Axis("source", word_labels(alignment.source, "source") + end),
         outline=Outline(gold, "gold link") if alignment.gold else None,
@@ -134,7 +135,7 @@ def strip(
     shown = word_labels(sentence, "words")
     if tuple(weights.shape) != (len(shown),):
         raise ValueError(f"{len(shown)} words need a weight each, shape ({len(shown)},), not {tuple(weights.shape)}")
-    assert_weights(weights)
+    assert_finite(weights)
     if highlight is not None and not 0 <= highlight < len(shown):
         raise ValueError(f"there is no word {highlight} in a sentence of {len(shown)}; words are counted from 0")
     return View(
@@ -189,6 +190,13 @@ def word_labels(given: Sequence[str], name: str) -> tuple[str, ...]:
     if not given:
         raise ValueError(f"{name} is empty; it must hold at least one word")
     return tuple(truncate_label(visible_text(word), MAX_WORD_CELLS) for word in given)
+
+
+def assert_finite(weights: Tensor) -> None:
+    """Those of a state, and of a difference of two maps, may be negative."""
+    wrong = weights[~torch.isfinite(weights)]
+    if len(wrong):
+        raise ValueError(f"weights must be finite, but {float(wrong[0]):g} is among them")
 
 
 def assert_weights(weights: Tensor) -> None:
@@ -266,20 +274,49 @@ def self_attention_maps(
     seen = seen.tril() if causal else seen
     rows = []
     for layer, heads in layers.items():
-        panels = [
-            Panel(
+        panels = []
+        for number, weights in enumerate(heads):
+            values = to_cpu_double(check_self_weights(weights, seen, f"{layer}, head {number}"))
+            panel = Panel(
                 f"head {number}",
-                to_cpu_double(check_self_weights(weights, seen, f"{layer}, head {number}")),
-                ColourScale("weights", 0.0, 1.0, "weight"),
+                values,
+                share_scale(values),
                 None if seen.all() else seen,
                 Axis("looks", labels),
                 Axis("at", labels),
                 annotate_from=MIN_ANNOTATED_WEIGHT,
             )
-            for number, weights in enumerate(heads)
-        ]
+            panels.append(panel)
         for n, row in enumerate(grid(panels, HEADS_PER_ROW) if panels else ()):
             rows.append(PanelRow(row.panels, heading="" if n else layer))
+    return View(tuple(rows))
+
+
+def site_maps(
+    words: Sequence[str], axis: str, layers: Mapping[SiteName, Sequence[Float[Tensor, "i j"]]], *, causal: bool = False
+) -> View:
+    """As `self_attention_maps`, of attentions of which one side may be something else than the words of the `axis`: the
+    blocks of native sparse attention, inducing points. These are numbered.
+    """
+    rows = list[PanelRow]()
+    for site, heads in layers.items():
+        if site.queries == axis == site.keys:
+            rows += self_attention_maps(words, {site.name: heads}, causal=causal).rows
+            continue
+        panels = []
+        for number, weights in enumerate(heads):
+            assert_finite(weights)
+            values = to_cpu_double(weights)
+            down, across = (
+                word_labels(words if of == axis else [f"{of} {n}" for n in range(count)], of)
+                for of, count in zip((site.queries, site.keys), weights.shape, strict=True)
+            )
+            scale, sides = share_scale(values), (Axis("looks", down), Axis("at", across))
+            panels.append(Panel(f"head {number}", values, scale, None, *sides))
+        grouped = grid(panels, HEADS_PER_ROW) if panels else ()
+        rows += [PanelRow(row.panels, heading="" if n else site.name) for n, row in enumerate(grouped)]
+    if not rows:
+        raise ValueError("there is no head to show; a model without attention has none")
     return View(tuple(rows))
 
 
@@ -287,8 +324,8 @@ def check_self_weights(weights: Tensor, seen: Tensor, name: str) -> Tensor:
     """Weights of words on words, none of them on what is hidden."""
     if weights.shape != seen.shape:
         raise ValueError(f"{name}: {len(seen)} words need weights {tuple(seen.shape)}, not {tuple(weights.shape)}")
-    assert_weights(weights)
-    wrong = (~seen & (weights.cpu() > 0)).nonzero().tolist()
+    assert_finite(weights)
+    wrong = (~seen & (weights.cpu() != 0)).nonzero().tolist()
     if wrong:
         i, j = wrong[0]
         raise ValueError(

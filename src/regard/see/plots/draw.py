@@ -22,7 +22,7 @@ from regard.attention.parts import PARTS, attach_own_parts, own_parts_of, parse_
 from regard.attention.pattern import Causal, Pattern
 from regard.attention.position import Position
 from regard.attention.recipe import Recipe
-from regard.attention.score import Score
+from regard.attention.score import Cosine, ScaledDot, Score
 from regard.data.files import require_small_file
 from regard.see.edits import Edits
 from regard.see.plots.attention_maps import Alignment, alignment_view
@@ -240,9 +240,9 @@ def parse_text(text: str) -> Pattern | Position | Recipe:
     if isinstance(part, Normaliser):
         return Recipe(normaliser=part)
     if isinstance(part, Gate):
-        return Recipe(
-            gate=part, pattern=Causal(), normaliser=Unnormalised() if isinstance(part, StateGate) else Softmax()
-        )
+        normaliser = Unnormalised() if isinstance(part, StateGate) else Softmax()
+        score = Cosine(1.0) if part.delta else ScaledDot()  # of longer keys the delta rule makes ever larger weights
+        return Recipe(score=score, pattern=Causal(), normaliser=normaliser, gate=part)
     raise ValueError(
         f"{text!r} is no score, position, pattern, normaliser or gate; try RelativeVectors(Clipped(4), head=8)"
     )

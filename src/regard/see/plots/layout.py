@@ -43,6 +43,7 @@ from regard.see.plots.panels import (
 )
 
 EDGE, GAP, LINE = 0.18, 0.34, 0.17  # around the figure, between panels, a line of small text
+SHORT_NOTE = 100  # letters that stand on one line
 LETTER = 0.068  # a terminal cell's worth of label
 TITLE_LETTER = 0.083  # a letter of the title
 HEADING = 0.09  # of a heading
@@ -109,9 +110,7 @@ def lay_out(view: View) -> Layout:
     last = {scale: panel for panel in view.panels() if (scale := scale_of(panel))}
     rows = [[measure_panel(panel, view.side) for panel in row.panels] for row in view.rows]
     texts = [TITLE_LETTER * min(len(view.title), 56), *(HEADING * cell_len(row.heading) for row in view.rows)]
-    texts += [
-        0.95 + TITLE_LETTER * min(len(code), 48) if name else LETTER * (len(code) + 1) for name, code in view.notes
-    ]
+    texts += [note_width(*note) for note in view.notes]
     widths = [sum(s.left + s.total_width for s in row) + GAP * (len(row) - 1) for row in rows]
     width = 2 * EDGE + max(widths + texts)
     letters = int((width - 2 * EDGE) / TITLE_LETTER)
@@ -134,6 +133,13 @@ def lay_out(view: View) -> Layout:
             lines.append(TextLine(text, x, y, kind))
             y += 1.2 * LINE
     return Layout(width, y + EDGE / 2, tuple(places), tuple(lines))
+
+
+def note_width(name: str, code: str) -> float:
+    """Where there is room for it; a long sentence is cut into lines."""
+    if name:
+        return 0.95 + TITLE_LETTER * min(len(code), 48)
+    return LETTER * (min(len(code), max(SHORT_NOTE, len(code) // 3 + 10)) + 1)
 
 
 def place_row(row: PanelRow, sizes: list["PanelSize"], y: float, last: list[AnyPanel]):

@@ -171,7 +171,7 @@ def write_numbers(axes: Axes, panel: panels.Panel, hidden: np.ndarray | None) ->
     paint, scaled = colormap(panel.scale), normalize(panel.scale)
     values = panel.values.numpy()
     for (y, x), value in np.ndenumerate(values):
-        if value < panel.annotate_from or (hidden is not None and hidden[y, x]):
+        if abs(value) < panel.annotate_from or (hidden is not None and hidden[y, x]):
             continue
         axes.text(
             x,

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import cos, exp, inf, pi, sin, sqrt
+from math import cos, exp, pi, sin, sqrt
 from typing import Literal
 
 import torch
@@ -158,7 +158,7 @@ class Panel:
     down: Axis = Axis("query")
     across: Axis = Axis("key")
     outline: Outline | None = None
-    annotate_from: float = -inf  # smaller numbers are not written into their cells
+    annotate_from: float = 0.0  # numbers nearer to 0 are not written into their cells
 
     def __post_init__(self):
         assert self.values.dim() == 2, self.values.shape

@@ -246,10 +246,13 @@ def word_shade_char(strip: panels.Strip, index: int) -> str:
 
 def strip_legend(strip: panels.Strip) -> list[str]:
     """What signs mean that do not explain themselves."""
-    least, most = panels.format_number(strip.scale.low), panels.format_number(strip.scale.high)
-    signs = f"{SHADES.strip()} above 0 to {most}, {NEGATIVE_SHADES.strip()} below 0 to {least}"
     absent = f"{HIDDEN_CHAR} {strip.missing_label}"
-    return [signs] * (strip.scale.kind == "signed") + [absent] * (not strip.all_visible)
+    return [signed_legend(strip.scale)] * (strip.scale.kind == "signed") + [absent] * (not strip.all_visible)
+
+
+def signed_legend(scale: panels.ColourScale) -> str:
+    least, most = panels.format_number(scale.low), panels.format_number(scale.high)
+    return f"{SHADES.strip()} above 0 to {most}, {NEGATIVE_SHADES.strip()} below 0 to {least}"
 
 
 def ansi_word(strip: panels.Strip, index: int, text: str) -> str:
@@ -348,7 +351,7 @@ def render_matrix(panel: panels.Panel, *, numbers: bool) -> str:
             row += f"{before}{left}{render_cell(panel, i, j, width, numbers=numbers)}"
             before = right
         body.append(row + before.rstrip())
-    return "\n".join([head.rstrip(), *body, *outline_legend(panel, "[ ]")])
+    return "\n".join([head.rstrip(), *body, *matrix_legend(panel, "[ ]")])
 
 
 def table_width(down: tuple[str, ...], widths: list[int]) -> int:
@@ -367,7 +370,7 @@ def render_vertical_labels(panel: panels.Panel, across: tuple[str, ...], down: t
         signs = (render_cell(panel, i, j, 2, numbers=False) for j in range(len(columns)))
         marked = (sign[0] + OUTLINE_CHAR if is_outlined(panel, i, j) else sign for j, sign in enumerate(signs))
         body.append(f"{pad_cells(panels.truncate_label(label, margin), margin, right=True)} {''.join(marked)}")
-    return "\n".join([*(line.rstrip() for line in head), *body, *outline_legend(panel, OUTLINE_CHAR)])
+    return "\n".join([*(line.rstrip() for line in head), *body, *matrix_legend(panel, OUTLINE_CHAR)])
 
 
 def split_graphemes(label: str) -> list[str]:
@@ -385,8 +388,15 @@ def is_outlined(panel: panels.Panel, i: int, j: int) -> bool:
     return panel.outline is not None and bool(panel.outline.cells[i, j])
 
 
-def outline_legend(panel: panels.Panel, mark: str) -> list[str]:
-    return [] if panel.outline is None else ["", f"{mark} {panel.outline.meaning}"]
+def matrix_legend(panel: panels.Panel, mark: str) -> list[str]:
+    outlined = [] if panel.outline is None else [f"{mark} {panel.outline.meaning}"]
+    lines = [signed_legend(panel.scale)] * has_signed_shades(panel.scale) + outlined
+    return ["", *lines] if lines else []
+
+
+def has_signed_shades(scale: panels.ColourScale) -> bool:
+    """Weights of which most are about 0, and a future of zeros is empty."""
+    return scale.kind == "signed" and scale.name == "weight"
 
 
 def render_unlabelled_row(panel: panels.Panel, i: int) -> str:
@@ -420,7 +430,7 @@ def cell_char(panel: panels.Panel, i: int, j: int) -> str:
         return VISIBLE_CHAR if value else HIDDEN_CHAR
     if scale.kind == "blocks":
         return (HIDDEN_CHAR, MIXED_CHAR, VISIBLE_CHAR)[int(value)]
-    if scale.kind == "signed" and scale.name == "weight":  # most of which are about 0, and a future of zeros is empty
+    if has_signed_shades(scale):
         return signed_shade_char(scale, value)
     return shade_char(scale, value)
 

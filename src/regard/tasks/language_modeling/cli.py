@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from regard.attention import SiteName
     from regard.data.tokenizers.base import Tokenizer
     from regard.decode.alignment import AlignmentHead
     from regard.decode.stepwise import StepwiseSearch
     from regard.see.plots.panels import View
     from regard.tasks.language_modeling.task import TextGenerator
+
+    Heads = dict[SiteName, Float[Tensor, "h i j"]]  # of each attention, the weights of all heads
 
 
 @options.with_option_groups
@@ -199,9 +202,9 @@ def view_language_model(
     """The surprisal of each token, and what it attended to; without attention, the surprisal alone."""
     import torch
 
-    from regard import see
     from regard.attention import record_attention
     from regard.decode.topk import log_probabilities
+    from regard.see.plots.attention_maps import site_maps
     from regard.see.plots.panels import Panel, PanelRow, View
     from regard.tasks.protocol import token_label
 
@@ -214,7 +217,7 @@ def view_language_model(
     read = torch.tensor([opening + ids], device=generator.model.embedding.weight.device)
     with torch.no_grad(), record_attention(generator.model) as record:
         logits = generator.model(read)
-        heads = {site.name: record.weights(site.name)[0] for site in record.sites}
+        heads = {site: record.weights(site.name)[0] for site in record.sites}
     surprise = view_surprisal(generator, ids, log_probabilities(logits[0, len(opening) - 1 : -1]))
     if not heads:
         if request.head or request.all_heads or request.word:
@@ -223,11 +226,11 @@ def view_language_model(
     if request.word is not None:
         return text, stack_views(surprise, *view_word_attention(names, len(opening), heads, request))
     if request.all_heads:
-        every = {layer: list(weights) for layer, weights in heads.items()}
-        return text, stack_views(surprise, see.self_attention_maps(names, every, causal=True))
+        every = {site: list(weights) for site, weights in heads.items()}
+        return text, stack_views(surprise, site_maps(names, "text", every, causal=True))
     head = select_head(heads, request.head)
-    (row,) = see.self_attention_maps(names, {"": [heads[head.layer][head.head]]}, causal=True).rows
-    (panel,) = row.panels
+    one = {site: [weights[head.head]] for site, weights in heads.items() if site.name == head.layer}
+    (panel,) = site_maps(names, "text", one, causal=True).panels()
     assert isinstance(panel, Panel)
     return text, stack_views(surprise, View((PanelRow((replace(panel, title=f"{head.layer}:{head.head}"),)),)))
 
@@ -250,43 +253,51 @@ def view_surprisal(generator: "TextGenerator", ids: Sequence[int], scores: 'Floa
     )
 
 
-def select_head(heads: 'dict[str, Float[Tensor, "h t t"]]', wanted: str | None) -> "AlignmentHead":
+def select_head(heads: "Heads", wanted: str | None) -> "AlignmentHead":
     """The one asked for, or the one that looks least at the beginning and at the word itself, where all heads rest."""
-    import torch
-
     from regard.decode.alignment import AlignmentHead
 
     if wanted is None:
         busy = {
-            AlignmentHead(layer, number): float(each[:, 1:].sum())
-            for layer, weights in heads.items()
-            for number, each in enumerate(weights - weights * torch.eye(weights.shape[-1], device=weights.device))
+            AlignmentHead(site.name, number): float(each.fill_diagonal_(0.0)[:, 1:].sum())
+            for site, weights in heads.items()
+            if site.queries == site.keys
+            for number, each in enumerate(weight_shares(weights))
         }
         return max(busy, key=lambda head: busy[head])
     layer, _, number = wanted.rpartition(":")
-    if layer not in heads or not number.isdecimal() or int(number) >= len(heads[layer]):
-        names = ", ".join(f"{layer}:{n}" for layer, weights in heads.items() for n in range(len(weights)))
+    sizes = {site.name: len(weights) for site, weights in heads.items()}
+    if layer not in sizes or not number.isdecimal() or int(number) >= sizes[layer]:
+        names = ", ".join(f"{layer}:{n}" for layer, count in sizes.items() for n in range(count))
         raise ValueError(f"--head {wanted}: write LAYER:HEAD, one of {names}")
     return AlignmentHead(layer, int(number))
 
 
-def view_word_attention(
-    names: Sequence[str], opening: int, heads: 'dict[str, Float[Tensor, "h t t"]]', request: ViewRequest
-) -> "list[View]":
+def weight_shares(weights: 'Float[Tensor, "h t t"]') -> 'Float[Tensor, "h t t"]':
+    """Each as its share of its row: those of a state are none, and may be negative."""
+    import torch
+
+    sizes = weights.abs()
+    return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(sizes.dtype).tiny)
+
+
+def view_word_attention(names: Sequence[str], opening: int, heads: "Heads", request: ViewRequest) -> "list[View]":
     """What the model attended to when it predicted the word: the weights stand in the row of the token before it."""
     from regard import see
-    from regard.decode.alignment import AlignmentHead
 
     if request.word not in names[opening:]:
         raise ValueError(f"--word {request.word}: no token of the text; they are {' '.join(names[opening:])}")
     at = names.index(request.word, opening)
-    chosen = [select_head(heads, request.head)] if request.head else [AlignmentHead(layer, -1) for layer in heads]
+    head = select_head(heads, request.head) if request.head else None
     views = []
-    for head in chosen:
-        weights = heads[head.layer].mean(0) if head.head < 0 else heads[head.layer][head.head]
-        which = "mean of all heads" if head.head < 0 else f"head {head.head}"
-        title = f"what {head.layer} attended to for “{request.word}” ({which})"
-        views.append(see.strip(names[:at], weights[at - 1, :at].cpu(), title))
+    for site, weights in heads.items():
+        if head is not None and site.name != head.layer:
+            continue
+        row = (weights.mean(0) if head is None else weights[head.head])[at - 1].cpu()
+        which = "mean of all heads" if head is None else f"head {head.head}"
+        title = f"what {site.name} attended to for “{request.word}” ({which})"
+        keys = names if site.keys == site.queries else [f"{site.keys} {n}" for n in range(len(row))]
+        views.append(see.strip(keys[:at], row[:at], title))
     return views
 
 

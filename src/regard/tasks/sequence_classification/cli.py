@@ -151,17 +151,17 @@ def view_every_head(classifier: "TextClassifier", text: str) -> "View":
     """What each word attended to, layer by layer."""
     import torch
 
-    from regard import see
     from regard.attention import record_attention
+    from regard.see.plots.attention_maps import site_maps
     from regard.tasks.sequence_classification.task import collate
 
     model, batch = classifier.model, collate([(classifier.terms(text), 0)]).to(classifier.device)
     with torch.inference_mode(), record_attention(model) as record:
         model(batch.terms, batch.lengths)
-        names = [site.name for site in record.sites if site.name.startswith("encoder")]
-        layers = {name: list(record.weights(name)[0].cpu()) for name in names}
+        sites = [site for site in record.sites if site.name.startswith("encoder")]
+        layers = {site: list(record.weights(site.name)[0].cpu()) for site in sites}
     pieces = classifier.tokenizer.tokens(text)
-    return see.self_attention_maps([pieces[place] for place in classifier.kept_indices(len(pieces))], layers)
+    return site_maps([pieces[place] for place in classifier.kept_indices(len(pieces))], "text", layers)
 
 
 def words_and_known(classifier: "TextClassifier", text: str) -> "tuple[list[str], Tensor]":

@@ -341,7 +341,8 @@ class Tagger(PretrainedModel):
         batch = collate([example]).to(next(self.model.parameters()).device)
         with torch.inference_mode(), record_attention(self.model) as record:
             logits = self.model(*batch.model_inputs)
-            weights = {site.name: record.weights(site.name)[0].cpu() for site in record.sites}
+            of_text = [site.name for site in record.sites if site.queries == site.keys]  # no points, no mixtures
+            weights = {name: record.weights(name)[0].cpu() for name in of_text}
         sure, tags = logits[0].float().softmax(-1).max(-1)
         names = [self.labels.name(tag) for tag in tags.tolist()]
         return TaggingPrediction(example.pieces, names, sure.cpu(), weights)

@@ -65,6 +65,8 @@
     const [top, bottom, left, right] = windowOf(query, shape);
     const rows = Math.min(bottom - top, Number(query.get("rows") ?? 4096));
     const columns = Math.min(right - left, Number(query.get("columns") ?? 4096));
+    const signed = stage === "weights" && held.trace.sites.find((one) => one.name === site).signed;
+    const size = signed ? Math.abs : (value) => value;
     const pooled = new Float32Array(rows * columns).fill(-Infinity);
     let [low, high] = [Infinity, -Infinity];
     for (let i = top; i < bottom; i++) {
@@ -72,12 +74,14 @@
       for (let j = left; j < right; j++) {
         const value = values[i * shape[1] + j];
         const at = down + Math.floor(((j - left) * columns) / (right - left));
-        if (value > pooled[at]) pooled[at] = value;
+        if (pooled[at] === -Infinity || size(value) > size(pooled[at])) pooled[at] = value;
         if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
       }
     }
     if (stage === "weights" || stage === "visible") {
-      return binary(Uint8Array.from(pooled, (value) => Math.round(255 * Math.sqrt(Math.min(1, Math.max(0, value))))), [rows, columns]);
+      const [zero, wide] = signed ? [128, 127] : [0, 255];
+      const shade = (value) => zero + wide * Math.sign(value) * Math.sqrt(Math.min(1, Math.abs(value)));
+      return binary(Uint8ClampedArray.from(pooled, shade), [rows, columns]);
     }
     const span = high - low || 1;
     const shade = (value) => (value === -Infinity ? 0 : 1 + Math.round((254 * (value - low)) / span));

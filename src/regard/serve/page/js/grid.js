@@ -90,7 +90,7 @@ export function drawCells(context, plot, { value, hidden, share, palette, plain 
         context.fillStyle = readable(palette, share(number));
         const narrow = w < 42; // then a negative number goes without its first 0
         const text = digits(number, 3, narrow && number <= -1 ? 1 : 2);
-        context.fillText(palette === "signed" && /[<>]/.test(text) ? "≈0" : narrow ? text.replace("−0.", "−.") : text, x + w / 2, y + h / 2);
+        context.fillText(palette !== "weights" && /[<>]/.test(text) ? "≈0" : narrow ? text.replace("−0.", "−.") : text, x + w / 2, y + h / 2);
       }
     }
   }
@@ -230,12 +230,11 @@ export function drawCursor(context, plot, row, column, ink) {
 }
 
 // one exact row as bars under the plot, cell above cell; many to a pixel: the largest of them
-export function drawProfile(context, plot, row, stage, ink, height) {
+export function drawProfile(context, plot, row, stage, ink, height, signed = stage !== "weights") {
   const [, , left, right] = plot.window;
   const base = plot.top + plot.height + 10;
-  let most = stage === "weights" ? 0 : 1e-9;
+  let most = signed ? 1e-9 : 0;
   for (let n = left; n < right; n++) if (Number.isFinite(row[n])) most = Math.max(most, Math.abs(row[n]));
-  const signed = stage !== "weights";
   const [zero, tall] = signed ? [base + height / 2, height / 2] : [base + height, height];
   context.fillStyle = ink.accent;
   const bars = Math.min(right - left, Math.floor(plot.width));

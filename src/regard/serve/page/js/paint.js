@@ -38,6 +38,18 @@ export function onSystemTheme(f) {
 export const headColours = () => HEADS[dark() ? "dark" : "light"];
 
 const colours = () => STOPS[dark() ? "dark" : "light"];
+const stops = (palette) => colours()[palette === "roots" ? "signed" : palette];
+
+// weights by their roots, those that may be below 0 to both sides; other numbers from -most to most
+const root = (weight) => Math.sign(weight) * Math.sqrt(Math.min(Math.abs(weight), 1));
+const SHARES = { weights: (x) => Math.max(root(x), 0), roots: (x) => (root(x) + 1) / 2 };
+export const shareIn = (palette, most = 1) => SHARES[palette] ?? ((x) => (x / most + 1) / 2);
+export const paletteOf = (site) => (site.signed ? "roots" : "weights");
+export const reach = (range) => (range && Math.max(...range.map(Math.abs))) || 1;
+export function shade(palette, value, most) {
+  const share = shareIn(palette, most)(value);
+  return { background: colour(palette, share), color: readable(palette, share) };
+}
 
 // the page's own colours, for what is drawn beside a map
 export function inks() {
@@ -61,42 +73,43 @@ function between(stops, share) {
   return a.map((from, n) => Math.round(from + (b[n] - from) * (at - low)));
 }
 
-// 256 colours. "weights": of √weight. "signed": byte 0 is hidden, 1…255 go from range[0] to range[1], 0 in the middle
+// 256 colours. "weights": of √weight. Others: byte 0 is hidden, 1…255 go from range[0] to range[1], 0 in the middle
 export function table(palette, range = null) {
   const key = `${palette} ${dark()} ${range}`;
   if (tables.has(key)) return tables.get(key);
   if (tables.size > 64) tables.clear();
-  const { weights, signed, hidden } = colours();
+  const { hidden } = colours();
   const found = new Uint32Array(256);
-  const most = range ? Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1 : 1;
+  const [low, high] = range ?? [-1, 1];
+  const share = shareIn("signed", reach(range));
   for (let n = 0; n < 256; n++) {
-    let colour = between(weights, n / 255);
-    if (palette === "signed") {
-      const value = range ? range[0] + ((n - 1) / 254) * (range[1] - range[0]) : (n - 128) / 127;
-      colour = n === 0 ? rgb(hidden) : between(signed, (value / most + 1) / 2);
-    }
-    found[n] = opaque(colour);
+    const at = palette === "weights" ? n / 255 : share(low + ((n - 1) / 254) * (high - low));
+    found[n] = opaque(n || palette === "weights" ? between(stops(palette), at) : rgb(hidden));
   }
   tables.set(key, found);
   return found;
 }
 
 export function colour(palette, share) {
-  return `rgb(${between(colours()[palette], share).join(" ")})`;
+  return `rgb(${between(stops(palette), share).join(" ")})`;
 }
 
 // black or white, whichever stands out more: by WCAG's luminance one of them always does, by 4.58 : 1
 export function readable(palette, share) {
   const linear = (part) => (part / 255 <= 0.04045 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
-  const [r, g, b] = between(colours()[palette], share).map(linear);
+  const [r, g, b] = between(stops(palette), share).map(linear);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
-// floats to the bytes that the server would send
-export function coded(values, stage) {
+// the server's bytes to weights
+export const decoded = (bytes, site) => Float32Array.from(bytes, site.signed ? (byte) => ((byte - 128) * Math.abs(byte - 128)) / 16129 : (byte) => (byte / 255) ** 2);
+
+// floats to the bytes that it would send
+export function coded(values, palette) {
   const bytes = new Uint8Array(values.length);
-  if (stage === "weights") {
-    for (let n = 0; n < values.length; n++) bytes[n] = Math.round(255 * Math.sqrt(Math.min(Math.max(values[n], 0), 1)));
+  if (palette !== "signed") {
+    const [share, least] = [shareIn(palette), Number(palette === "roots")];
+    for (let n = 0; n < values.length; n++) bytes[n] = least + Math.round((255 - least) * share(values[n]));
     return { bytes, range: null };
   }
   let [low, high] = [Infinity, -Infinity];
@@ -120,7 +133,7 @@ export function sheet(bytes, rows, columns, palette = "weights", range = null, v
   const shades = table(palette, range);
   const { hidden, hatch: dot } = colours();
   const unseen = [hidden, dot].map((text) => opaque(rgb(text)));
-  const shown = visible ?? (palette === "signed" ? bytes : null);
+  const shown = visible ?? (palette === "weights" ? null : bytes);
   for (let n = 0; n < pixels.length; n++) {
     const dotted = (n % columns) + Math.floor(n / columns);
     pixels[n] = shown && shown[n] === 0 ? unseen[Number(dotted % 3 === 0)] : shades[bytes[n]];
@@ -162,22 +175,24 @@ export function hatch(context, x, y, width, height, { hidden, hatch: line }) {
 }
 
 // what the colours mean, and what a pixel is of several cells
-export function legend(palette, range = null, pooled = false, name = palette === "weights" ? "weight" : "") {
+export function legend(palette, range = null, pooled = false, name = palette === "signed" ? "" : "weight") {
   const bar = h.canvas({ class: "legend-bar", "aria-hidden": "true" });
   const context = fit(bar, 160, 10);
-  const most = range ? Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1 : 1;
+  const most = reach(range);
   for (let x = 0; x < 160; x++) {
     context.fillStyle = colour(palette, x / 159);
     context.fillRect(x, 0, 1, 10);
   }
-  const marks = palette === "weights" ? [0, 0.05, 0.25, 0.5, 1] : [-most, 0, most];
-  const place = (value) => (palette === "weights" ? Math.sqrt(value) : (value / most + 1) / 2);
+  const marks = { weights: [0, 0.05, 0.25, 0.5, 1], roots: [-1, -0.25, 0, 0.25, 1] }[palette] ?? [-most, 0, most];
+  const place = shareIn(palette, most);
   const scale = h.span({ class: "legend-scale" });
   for (const value of marks) {
     const at = { left: `${100 * place(value)}%` };
-    scale.append(h.span({ style: at }, digits(value, palette === "weights" ? 2 : 3)));
+    scale.append(h.span({ style: at }, digits(value, palette === "signed" ? 3 : 2)));
   }
   const strip = h.span({ class: "legend" }, name ? h.span({ class: "muted legend-name" }, name) : null, bar, scale);
-  const note = `each pixel is the maximum ${palette === "weights" ? "weight" : "score"} (max-pooled)`;
+  const note = `each pixel is the maximum ${palette === "signed" ? "score" : "weight"} (max-pooled)`;
   return pooled ? h.span({ class: "keys" }, strip, h.span({ class: "muted small pooled" }, note)) : strip;
 }
+
+export const legends = (palettes, pooled) => [...new Set(palettes)].map((palette) => legend(palette, null, pooled));

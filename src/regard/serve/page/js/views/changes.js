@@ -1,7 +1,7 @@
 // Output diff: tokens and probabilities of two traces, before | after | Δ.
 
 import { digits, figure, h, table, token } from "../dom.js";
-import { colour, readable } from "../paint.js";
+import { shade } from "../paint.js";
 import { store } from "../store.js";
 
 export function changes({ output_text, tokens, distribution, row, note, weights = {}, states = {} }, names = ["before", "after"]) {
@@ -31,9 +31,7 @@ function inside(title, unit, found, what, open = null) {
   const wide = Math.max(...Object.values(found).map((some) => some.length));
   const most = Math.max(...Object.values(found).flat(), 1e-9);
   const cell = (name) => (value, n) => {
-    const share = Math.sqrt(value / most);
-    const style = { background: colour("weights", share), color: readable("weights", share) };
-    const attributes = { class: "effect", style, title: `${name}, ${what || "position"} ${n}: ${value}`, data: { change: String(value) } };
+    const attributes = { class: "effect", style: shade("weights", value / most), title: `${name}, ${what || "position"} ${n}: ${value}`, data: { change: String(value) } };
     const text = digits(value, 2, 2);
     return h.td(open ? h.button({ type: "button", ...attributes, on: { click: () => open(name, n) } }, h.span({ class: "hidden-text" }, `${name}, head ${n}: `), text) : h.div(attributes, text));
   };

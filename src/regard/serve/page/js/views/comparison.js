@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { digits, figure, h, replace, say, shortened, token } from "../dom.js";
-import { dark, legend } from "../paint.js";
+import { dark, legend, legends } from "../paint.js";
 import { store } from "../store.js";
 import { latest, siteOf, View } from "../view.js";
 import { changes } from "./changes.js";
@@ -150,7 +150,7 @@ class Comparison extends View {
     this.#heats[0].draw(picture(a, area(0)));
     this.#heats[1].draw(picture(b, area(1)));
     const pooled = !(a.values && b.values);
-    const keys = [legend("weights", null, pooled)];
+    const keys = legends([a.palette, b.palette], pooled);
     if (alike) {
       const found = difference(a, b, area(2));
       this.#heats[2].draw(found.picture);

@@ -1,7 +1,7 @@
 // What explanation methods find, drawn: a map of heads, shaded tokens, bars, the logit lens, matrices.
 
 import { button, digits, figure, h, replace, table, token } from "../dom.js";
-import { coded, colour, legend, readable, sheet } from "../paint.js";
+import { coded, legend, reach, shade, shareIn, sheet } from "../paint.js";
 import { store } from "../store.js";
 import { toggled } from "../side.js";
 import { axisName, isOff, labels } from "../view.js";
@@ -14,11 +14,6 @@ export function drawn(found, about) {
 }
 
 const largest = (values) => values.reduce((most, one) => Math.max(most, Math.abs(one ?? 0)), 1e-9);
-
-function shade(value, most) {
-  const share = (value / most + 1) / 2;
-  return { background: colour("signed", share), color: readable("signed", share) };
-}
 
 // a law that holds, or not, as |A·V − output| is shown below a matrix
 function law(name, total, wanted, rest) {
@@ -45,7 +40,7 @@ function heads(found, { trace }) {
         type: "button",
         class: off(one) ? "effect off" : "effect",
         tabindex: n ? "-1" : "0",
-        style: shade(one.effect, most),
+        style: shade("signed", one.effect, most),
         title: `${one.site}, head ${one.head}: ${one.effect} nats; click to switch it ${off(one) ? "on" : "off"}`,
         data: { site: one.site, head: String(one.head), effect: String(one.effect) },
         on: { click: () => switchOff(one) },
@@ -111,7 +106,7 @@ function tokens(found, { trace, method }) {
   const most = largest(all.map((one) => one.score));
   const strips = Object.entries(found.scores).map(([axis, some]) => {
     const names = labels(trace, axis, some.length);
-    const part = some.slice(0, 600).map((score, n) => h.bdi({ class: "token weighed", title: `${n}: ${score}`, style: shade(score, most), data: { score: String(score) } }, names[n]));
+    const part = some.slice(0, 600).map((score, n) => h.bdi({ class: "token weighed", title: `${n}: ${score}`, style: shade("signed", score, most), data: { score: String(score) } }, names[n]));
     return h.section(h.h3(axisName(axis)), h.p({ class: "text-weighed" }, part));
   });
   const ranked = [...all].sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, 20);
@@ -148,9 +143,7 @@ function contributions(found) {
 function lens(found) {
   const cell = (best) => {
     const [name, share] = best[0];
-    const root = Math.sqrt(share);
-    const style = { background: colour("weights", root), color: readable("weights", root) };
-    return h.td({ style, class: "lens", title: best.map(([one, p]) => `${one} ${digits(p, 3)}`).join("\n") }, token(name), h.span({ class: "small number" }, ` ${digits(100 * share, 2)} %`));
+    return h.td({ style: shade("weights", share), class: "lens", title: best.map(([one, p]) => `${one} ${digits(p, 3)}`).join("\n") }, token(name), h.span({ class: "small number" }, ` ${digits(100 * share, 2)} %`));
   };
   const rows = found.layers.map((layer, n) => [h.th({ scope: "row" }, layer), ...found.best[n].map(cell)]);
   const scroll = h.div({ class: "sideways", tabindex: "0", role: "region", "aria-label": "Logit lens" }, table(["layer", ...found.rows.map((row, n) => `${n} ${row}`)], rows, { class: "plain lenses" }));
@@ -166,9 +159,9 @@ function lens(found) {
 function heatOf(values, names, palette, range, width, tell, name) {
   const [rows, columns] = [names.down.length, names.across.length];
   const flat = Float32Array.from(values.flat(), (one) => one ?? Number.NEGATIVE_INFINITY);
-  const most = Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1;
-  const { bytes } = palette === "weights" ? coded(flat, "weights") : { bytes: Uint8Array.from(flat, (one) => (Number.isFinite(one) ? 1 + Math.round((254 * (one / most + 1)) / 2) : 0)) };
-  const share = palette === "weights" ? (x) => Math.sqrt(Math.max(x, 0)) : (x) => (x / most + 1) / 2;
+  const most = reach(range);
+  const { bytes, range: spread } = coded(flat, palette);
+  const share = shareIn(palette, most);
   const value = (i, j) => flat[i * columns + j];
   const hidden = (i, j) => !Number.isFinite(value(i, j));
   const heat = new Heat({ move: (cell) => point(cell), hover: (cell) => cell && point(cell) });
@@ -180,11 +173,11 @@ function heatOf(values, names, palette, range, width, tell, name) {
     heat.tell(text);
   };
   const cells = { value, hidden, share, palette };
-  heat.draw({ rows, columns, names, area: { width, height: Math.min(520, 60 * rows + 140) }, cells, sheet: sheet(bytes, rows, columns, palette, palette === "weights" ? null : [-most, most]) });
+  heat.draw({ rows, columns, names, area: { width, height: Math.min(520, 60 * rows + 140) }, cells, sheet: sheet(bytes, rows, columns, palette, spread) });
   let best = 0;
   for (let n = 0; n < flat.length; n++) if (Number.isFinite(flat[n]) && Math.abs(flat[n]) > Math.abs(Number.isFinite(flat[best]) ? flat[best] : 0)) best = n;
   point([Math.floor(best / columns), best % columns]);
-  return { nodes: [heat.node, reading, legend(palette, palette === "weights" ? null : [-most, most], false, name)], text: reading.textContent };
+  return { nodes: [heat.node, reading, legend(palette, [-most, most], false, name)], text: reading.textContent };
 }
 
 let shownMatrix = "";

@@ -1,7 +1,7 @@
 // Loads the weights of a head for drawing, exact where the matrix is small.
 
 import * as api from "../api.js";
-import { coded, sheet } from "../paint.js";
+import { coded, decoded, paletteOf, reach, shareIn, sheet } from "../paint.js";
 import { axisName, hides, labels } from "../view.js";
 
 const SIDE = 512; // pixels of a larger one
@@ -24,31 +24,30 @@ export async function headOf(trace, site, head) {
   const place = [trace.id, site.name, head, window];
   const get = (stage) => (few ? api.cells(...place, stage) : api.map(...place, SIDE, SIDE, stage));
   const [{ data, shape }, seen] = await Promise.all([get("weights"), hides(trace, site) ? get("visible").catch(() => null) : null]);
-  const weights = few ? data : Float32Array.from(data, (byte) => (byte / 255) ** 2);
-  return { rows, columns, names, values: few ? data : null, weights, shape, visible: seen?.data ?? null };
+  return { rows, columns, names, values: few ? data : null, weights: few ? data : decoded(data, site), shape, visible: seen?.data ?? null, palette: paletteOf(site) };
 }
 
 export function picture(matrix, area) {
-  const { rows, columns, names, values, weights, shape, visible = null } = matrix;
-  const bytes = coded(weights, "weights").bytes;
+  const { rows, columns, names, values, weights, shape, visible = null, palette = "weights" } = matrix;
+  const { bytes } = coded(weights, palette);
   const value = (i, j) => values[i * columns + j];
-  const share = (x) => Math.sqrt(Math.max(x, 0));
+  const share = shareIn(palette);
   const hidden = (i, j) => visible?.[i * columns + j] === 0;
-  const cells = values && { value, hidden, share, palette: "weights" };
-  return { rows, columns, names, area, cells, sheet: sheet(bytes, ...shape, "weights", null, visible) };
+  const cells = values && { value, hidden, share, palette };
+  return { rows, columns, names, area, cells, sheet: sheet(bytes, ...shape, palette, null, visible) };
 }
 
 // b − a, cell by cell, about 0: {picture, range}
 export function difference(a, b, area) {
   const { rows, columns, names, shape } = a;
   const change = a.weights.map((was, n) => b.weights[n] - was);
-  const most = change.reduce((most, one) => Math.max(most, Math.abs(one)), 0) || 1e-9;
-  const bytes = Uint8Array.from(change, (one) => 128 + Math.round((127 * one) / most));
+  const { bytes, range } = coded(change, "signed");
+  const most = reach(range);
   const value = (i, j) => change[i * columns + j];
   const cells = a.values &&
-    b.values && { value, hidden: () => false, share: (x) => (x / most + 1) / 2, palette: "signed" };
+    b.values && { value, hidden: () => false, share: shareIn("signed", most), palette: "signed" };
   return {
     range: [-most, most],
-    picture: { rows, columns, names, area, cells, sheet: sheet(bytes, ...shape, "signed", [-most, most]) },
+    picture: { rows, columns, names, area, cells, sheet: sheet(bytes, ...shape, "signed", range) },
   };
 }

@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { clamp, digits, h, pointer, replace, say, shortened } from "../dom.js";
 import { cellAt, cellBox, drawCells, drawCursor, drawHere, drawLabels, drawProfile, drawSheet, frameOf, layout, area } from "../grid.js";
-import { coded, colour, dark, fit, inks, legend, readable, sheet } from "../paint.js";
+import { coded, colour, dark, fit, inks, legend, paletteOf, readable, shareIn, sheet } from "../paint.js";
 import { choice, withWeight } from "../side.js";
 import { store } from "../store.js";
 import { axisName, hides, isOff, labels, latest, selectedHeads, siteOf, View } from "../view.js";
@@ -124,9 +124,9 @@ class Matrix extends View {
     const lacking = !few && stage !== "weights" && !main.range;
     replace(this.#note, lacking ? "The scores of so many cells are not pooled; zoom in to see them." : "");
     if (lacking) return;
-    const { bytes, range } = few ? coded(main.data, stage) : { bytes: main.data, range: main.range };
+    const { palette } = this;
+    const { bytes, range } = few ? coded(main.data, palette) : { bytes: main.data, range: main.range };
     const [rows, columns] = main.shape;
-    const palette = stage === "weights" ? "weights" : "signed";
     const pooled = rows < size[0] || columns < size[1];
     const paint = (visible) => {
       const stripes = many && several.striped(many, this.plot.wide * ((window[3] - window[2]) / columns), this.ink.paper, visible);
@@ -149,17 +149,21 @@ class Matrix extends View {
     for (const one of this.#sheets) drawSheet(context, this.plot, one.sheet, one.window);
     const { exact } = this;
     if (exact) {
-      const signed = this.now.stage !== "weights";
+      const { palette } = this;
       let most = 1e-9;
-      if (signed) for (const value of this.#exact.values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
-      const share = signed ? (value) => (value / most + 1) / 2 : (value) => Math.sqrt(Math.max(value, 0));
+      for (const value of this.#exact.values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
+      const share = shareIn(palette, most);
       const { visible } = this.#exact;
       const hidden = (row, column) => (visible ? exact(visible, row, column) === 0 : value(row, column) === -Infinity);
       const value = (row, column) => exact(this.#exact.values, row, column);
-      drawCells(context, this.plot, { value, hidden, share, palette: signed ? "signed" : "weights", plain: Boolean(this.many) }, this.ink);
+      drawCells(context, this.plot, { value, hidden, share, palette, plain: Boolean(this.many) }, this.ink);
     }
     frameOf(context, this.plot, this.ink);
     drawLabels(context, this.plot, this.names, this.ink);
+  }
+
+  get palette() {
+    return this.now.stage === "weights" ? paletteOf(this.now.site) : "signed";
   }
 
   // reads the numbers that are at hand, if they are those of the window in sight
@@ -232,7 +236,7 @@ class Matrix extends View {
       if (this.fresh("card", this.now.subject, row, column, dark())) this.several.headsCard(this.#card, { row, column, heads: this.now.heads, rows: numbers.heads, names: this.names });
       return;
     }
-    if (numbers?.[stage]) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE);
+    if (numbers?.[stage]) drawProfile(context, this.plot, numbers[stage], stage, this.ink, PROFILE, this.palette !== "weights");
     if (numbers && this.fresh("card", this.now.trace.id, this.now.site.name, this.now.head, stage, row, column)) {
       const off = isOff(this.now.trace, this.now.site, this.now.head);
       const set = this.settable ? (value) => this.setWeight([row, column], value) : null;

@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { button, digits, figure, h, pointer, replace, say, terms } from "../dom.js";
-import { dark, fit, inks, legend, sheet } from "../paint.js";
+import { dark, fit, inks, legends, paletteOf, sheet } from "../paint.js";
 import { choices, toggled } from "../side.js";
 import { store } from "../store.js";
 import { isOff, latest, sizeOf, View } from "../view.js";
@@ -75,8 +75,10 @@ class Overview extends View {
     const came = this.#pictures.size + (this.#statistics ? 1 : 0);
     if (!came) return;
     if (this.fresh("orders", trace.id, order, this.#statistics !== null)) this.orders(order);
-    const pooled = trace.sites.some((site) => site.shown && Math.max(site.n_q, site.n_k) > PICTURE);
-    if (this.fresh("legend", dark(), pooled)) replace(this.#legend, legend("weights", null, pooled));
+    const sites = trace.sites.filter((site) => site.shown);
+    const pooled = sites.some((site) => Math.max(site.n_q, site.n_k) > PICTURE);
+    const palettes = sites.map(paletteOf);
+    if (this.fresh("legend", dark(), pooled, palettes)) replace(this.#legend, h.span({ class: "keys" }, legends(palettes, pooled)));
     if (this.fresh("sheets", dark())) this.#sheets.clear();
     if (this.fresh("paint", trace.id, order, dark(), this.wide, chosen.site, chosen.head, devicePixelRatio, came)) {
       this.arrange(order);
@@ -132,7 +134,7 @@ class Overview extends View {
     const sites = trace.sites.filter((site) => site.shown);
     const found = (n, picture) => {
       if (this.trace !== trace) return;
-      this.#pictures.set(sites[n].name, picture);
+      this.#pictures.set(sites[n].name, { ...picture, palette: paletteOf(sites[n]) });
       cancelAnimationFrame(this.#frame);
       this.#frame = requestAnimationFrame(() => this.draw());
     };
@@ -189,8 +191,8 @@ class Overview extends View {
   paint(order) {
     const context = fit(this.#canvas, this.wide, this.tall);
     const ink = inks();
-    for (const [name, { data, shape }] of this.#pictures) {
-      if (!this.#sheets.has(name)) this.#sheets.set(name, sheet(data, shape[0] * shape[1], shape[2], "weights", null, data));
+    for (const [name, { data, shape, palette }] of this.#pictures) {
+      if (!this.#sheets.has(name)) this.#sheets.set(name, sheet(data, shape[0] * shape[1], shape[2], palette, null, data));
     }
     context.textBaseline = "alphabetic";
     for (const tile of this.#tiles) {

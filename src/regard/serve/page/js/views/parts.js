@@ -1,7 +1,7 @@
 // Shared widgets: fields, weighted text, curves, a player.
 
 import { button, clamp, digits, drawing, figure, h, shortened, shown, token } from "../dom.js";
-import { colour, readable } from "../paint.js";
+import { shade } from "../paint.js";
 import { store } from "../store.js";
 import { siteOf, strongest } from "../view.js";
 
@@ -101,8 +101,7 @@ export function usualRow(trace, state, rows) {
 // a text, the stronger a token weighs the darker behind it; and the strongest with their numbers
 export function weighed(names, weights, most = 600) {
   const few = names.slice(0, most).map((name, n) => {
-    const share = Math.sqrt(clamp(weights[n] ?? 0, 0, 1));
-    const style = { background: colour("weights", share), color: readable("weights", share) };
+    const style = shade("weights", weights[n] ?? 0);
     return h.bdi({ class: "token weighed", title: `${n}: ${weights[n]}`, style }, shown(name));
   });
   const top = strongest(weights, 5, 1e-9).map((n) => h.li(token(names[n] ?? String(n)), " ", figure(weights[n])));

@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { button, figure, h, replace, table, token } from "../dom.js";
-import { headColours, opaque, rgb } from "../paint.js";
+import { decoded, headColours, opaque, rgb } from "../paint.js";
 import { store } from "../store.js";
 import { headName, strongest } from "../view.js";
 import { attends } from "./cell.js";
@@ -14,7 +14,7 @@ export function weightsOf(trace, heads, window, few, most) {
   return Promise.all(heads.map(async ({ site, head }) => {
     const place = [trace.id, site.name, head, window];
     const { data, shape } = await (few ? api.cells(...place) : api.map(...place, ...most));
-    return { values: few ? data : Float32Array.from(data, (byte) => (byte / 255) ** 2), shape };
+    return { values: few ? data : decoded(data, site), shape };
   }));
 }
 

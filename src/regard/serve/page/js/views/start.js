@@ -44,7 +44,7 @@ class Start extends View {
     this.beside = all.width > 620 ? BESIDE : 0;
     const marks = (_, plot) => (this.plot = plot);
     this.#heat.draw({ ...picture(found, { ...all, width: all.width - this.beside }), marks });
-    if (this.fresh("legend", dark())) replace(this.#legend, legend("weights"));
+    if (this.fresh("legend", dark(), found.palette)) replace(this.#legend, legend(found.palette));
     replace(this.#key, `${site.name}, head ${head}. Click another cell.`);
     this.fresh("cell", this.now.cell);
     this.point();

@@ -140,7 +140,7 @@ class Training extends View {
     this.#heat.draw(drawn);
     this.#seen.set(step, { output_text: trace.output_text, entropy: answer[1][site.name]?.entropy?.[head], sheet: drawn.sheet });
     replace(this.#title, this.nameOf(step));
-    replace(this.#legend, legend("weights", null, !this.matrix.values));
+    replace(this.#legend, legend(this.matrix.palette, null, !this.matrix.values));
     this.film(step);
     this.point(this.cell);
     say(`${this.nameOf(step)}: ${shortened(trace.output_text ?? "", 160)}`, this);
