@@ -1185,6 +1185,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("edits", "a gate's weight off is scaled", "index_fill(1, off, 0.0)", "index_fill(1, off, 0.5)"),
     ],
     "see/methods/attribution.py": [
+        ("rollout", "weights below 0 are followed as shares", "if site.signed or site.name", "if site.name"),
         ("integrated gradients", "a panel counts as the whole path", "a + share * (end - start) * b.double()", "a + share * b.double()"),
         ("integrated gradients", "steep panels are never halved", "len(panels) < 2 * steps", "len(panels) < 0"),
         ("explain", "heads are averaged", "each.sum(0) if each.dim() == 3", "each.mean(0) if each.dim() == 3"),
