@@ -1188,6 +1188,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "see/methods/attribution.py": [
         ("leave one out", "copies are compared with the first of a batch", "scores[call][place] = before - after", "scores[call][place] = whole[len(some)][0] - after"),
+        ("rollout", "weights below 0 are followed as shares", "if site.signed or site.name", "if site.name"),
         ("integrated gradients", "a panel counts as the whole path", "a + share * (end - start) * b.double()", "a + share * b.double()"),
         ("integrated gradients", "steep panels are never halved", "len(panels) < 2 * steps", "len(panels) < 0"),
         ("explain", "heads are averaged", "each.sum(0) if each.dim() == 3", "each.mean(0) if each.dim() == 3"),

@@ -1,5 +1,6 @@
 """Explanation methods: each has a law that can be checked, on our models and on Hugging Face's."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.attention.core import hook_attention
+from regard.models.language_model import LanguageModel
 from regard.models.seq2seq import inference_mode
 from regard.see import Edits, HeadOff, Mask, Temperature, trace_with_edits
 from regard.see.methods import (
@@ -41,6 +43,7 @@ from regard.see.methods.prediction import frozen_model, run_again
 from regard.see.plots.charts import METHOD_NOTES, method_view
 from regard.see.plots.draw import ascii
 from regard.see.trace import Trace, load_pretrained, trace_model
+from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import TaskInput, no_progress
 from regard.tasks.registry import get_task
@@ -105,6 +108,21 @@ def test_rolled_out_attention_is_the_product_of_the_layers_mixing_matrices():
 def test_the_flow_through_one_layer_is_its_mixing_matrix():
     trace = trace_of("language model")
     assert attention_flow(trace).allclose(attention_rollout(trace), atol=1e-6)
+
+
+def test_weights_that_are_no_shares_of_an_output_are_not_followed():
+    state = "score = 'Cosine(1.0)'\nnormaliser = 'Unnormalised()'\ngate = 'GatedDelta()'"
+    for learner, why in ((generator(recipe=state), "blocks.0 may be below 0"), (native_sparse(), "that gates add up")):
+        for method in (attention_rollout, attention_flow):
+            with pytest.raises(ValueError, match=why):
+                method(trace_model(learner, CAT))
+
+
+def native_sparse() -> TextGenerator:
+    learner = generator()
+    config = replace(learner.settings.model, attention_form="NativeSparse(block=2, k=2, window=3)")
+    model = LanguageModel(config, learner.tokenizer.size)
+    return replace(learner, model=model, settings=replace(learner.settings, model=config))
 
 
 def test_no_more_flows_through_two_layers_than_leaves_a_token():

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention import AttentionCall, MultiHeadAttention
 from regard.attention.core import RecordedCall, find_sites, hook_attention, hook_modules, record_steps
+from regard.attention.native_sparse import BRANCHES
 from regard.interop import ForeignModel
 from regard.layers.embedding import Embedding
 from regard.see.methods.prediction import (
@@ -50,7 +51,15 @@ def mean_weights(site: AttentionSite) -> Float[Tensor, "i j"]:
 
 def mixing_matrices(trace: Trace, axis: str | None) -> list[Float[Tensor, "i j"]]:
     """Of each layer ½ A + ½ I: half of a state is what was attended to, half went around (Abnar & Zuidema 2020)."""
-    found = [mean_weights(site) for site in self_attention_stack(trace, axis)]
+    sites = self_attention_stack(trace, axis)
+    for site in sites:
+        if site.signed or site.name.rpartition(".")[2] in BRANCHES:
+            why = "may be below 0" if site.signed else "are those of one of several attentions that gates add up"
+            raise ValueError(
+                f"the weights of {site.name} {why}: they are no shares of its output, to be followed from layer "
+                "to layer; choose another method"
+            )
+    found = [mean_weights(site) for site in sites]
     return [(each + torch.eye(len(each), device=each.device)) / 2 for each in found]
 
 
