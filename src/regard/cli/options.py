@@ -285,7 +285,9 @@ def shell_command(*words: object) -> str:
 
 
 def with_progress(items: Iterable[T], what: str, total: int | Callable[[], int | None] | None = None) -> Iterable[T]:
-    """A progress bar on stderr, if that is a terminal; only then `total` is called."""
+    """A progress bar on stderr, if that is a terminal; only then `total` is called. One item needs none."""
+    if total == 1:
+        return items
     from rich.console import Console
     from rich.progress import track
 

@@ -929,7 +929,7 @@ def word_reader(tokenizer: Tokenizer) -> Callable[[str], bool]:
     return lambda word: word.isascii() or all(script_of(letter) in scripts for letter in word if letter.isalpha())
 
 
-@lru_cache(maxsize=16)  # a server asks for every request, and names of letters take long: one vocabulary of each model
+@lru_cache(maxsize=16)  # a server asks for every request: one vocabulary of each model
 def known_scripts(pieces: tuple[bytes, ...]) -> frozenset[str]:
     """Latin, and the scripts of more than a few of the pieces; none if these are single bytes.
 
@@ -940,7 +940,11 @@ def known_scripts(pieces: tuple[bytes, ...]) -> frozenset[str]:
         frozenset()
     """
     texts = [piece.decode("utf-8", errors="ignore") for piece in pieces if len(piece) > 1]
-    counts = Counter(script_of(letter) for text in texts for letter in text if letter.isalpha())
+    letters = Counter("".join(texts))  # of each letter once, since the names of letters take long
+    counts = Counter[str]()
+    for letter, count in letters.items():
+        if letter.isalpha():
+            counts[script_of(letter)] += count
     return frozenset({"LATIN", *(one for one, n in counts.items() if n > MIN_SHARE * counts.total())} if counts else ())
 
 
