@@ -16,6 +16,10 @@ SENTENCES = [
     ("de", "Am 3. Mai kam z. B. Dr. Müller. Er ging 2013. Das ist alles usw. Ende."),
     ("de", "„Komm!“, rief er. „Nein.“ Sie blieb am 1. Platz bzw. davor."),
     ("ja", "今日は。元気です！"),
+    ("en", "Your order (no. A-4471/B) was sent. Is it? No. He left. See Smith et al. 2010. Good."),
+    ("en", "Monday: 8 a.m. – 6 p.m. Then we go. Open Mon. to Fri. 9 to 5."),
+    ("fr", "Voir art. 3, al. 2 du code. Réf. A12. Voilà."),
+    ("de", "Ihre Bestellung (Nr. A-4471/B) kam. Siehe Abb. 3, S. 120. Ende."),
 ]
 ENDS = [
     ["Mr. Smith paid $3.50.", "He left at 5 p.m.", "Then Dr. J. Doe came, etc.", "All of them!"],
@@ -27,6 +31,10 @@ ENDS = [
     ["Am 3. Mai kam z. B. Dr. Müller.", "Er ging 2013.", "Das ist alles usw.", "Ende."],
     ["„Komm!“, rief er.", "„Nein.“", "Sie blieb am 1. Platz bzw. davor."],
     ["今日は。", "元気です！"],
+    ["Your order (no. A-4471/B) was sent.", "Is it?", "No.", "He left.", "See Smith et al. 2010.", "Good."],
+    ["Monday: 8 a.m. – 6 p.m.", "Then we go.", "Open Mon. to Fri. 9 to 5."],
+    ["Voir art. 3, al. 2 du code.", "Réf. A12.", "Voilà."],
+    ["Ihre Bestellung (Nr. A-4471/B) kam.", "Siehe Abb. 3, S. 120.", "Ende."],
 ]
 
 
@@ -121,6 +129,22 @@ def test_what_is_read_of_a_document(name):
     prose = [part for part in DOCUMENT_FORMATS[name].parse(text) if isinstance(part, Prose)]
     sentences = [one.text for part in prose for one in part.sentences() if isinstance(one, Prose)]
     assert sentences == expected.split("|")
+
+
+def test_a_reference_behind_a_sentence_is_none_of_its_words():
+    parts = list(DOCUMENT_FORMATS["markdown"].parse("It is known.[^1] So is this[^2] now."))
+    assert [one if isinstance(one, str) else one.text for one in parts] == [
+        "It is known.",
+        "[^1]",
+        " ",
+        "So is this[^2] now.",
+    ]
+
+
+def test_only_entities_that_no_language_writes_otherwise_must_be_in_a_translation():
+    (prose,) = DOCUMENT_FORMATS["html"].parse("it&rsquo;s &eacute; &ndash; a &lt; b &amp; c &copy;&nbsp;x")
+    assert isinstance(prose, Prose)
+    assert [prose.text[one.start : one.end] for one in prose.protected if one.required] == ["<", "&", "©"]
 
 
 def test_sentences_that_share_a_mark_are_one_unless_it_holds_each_of_them():

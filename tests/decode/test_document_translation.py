@@ -238,10 +238,11 @@ def test_a_subtitle_goes_on_over_cues():
 
 def test_scripts_that_a_model_was_not_trained_on_are_copied():
     subwords = SubwordTokenizer.bpe(["the cat sleeps", "été à la mer"] * 9, size=300)
-    assert [word_reader(subwords)(word) for word in ("cat", "zebra", "Ünsal", "мир", "猫")] == [True] * 3 + [False] * 2
+    words = ("cat", "zebra", "Éléonore", "Čapek", "мир", "猫")
+    assert [word_reader(subwords)(word) for word in words] == [True] * 3 + [False] * 3
     assert known_scripts((*[b"the"] * 60, "д".encode())) == {"LATIN"}
-    words = WordTokenizer.train(["the cat"])
-    assert [word_reader(words)(word) for word in ("cat", "zebra")] == [True, False]
+    whole = WordTokenizer.train(["the cat"])
+    assert [word_reader(whole)(word) for word in ("cat", "zebra")] == [True, False]
     assert word_reader(ByteTokenizer())("мир")
     by = replace(UPPER, knows=word_reader(subwords))
     assert translate_document("he said Привет мир, friend", by) == "HE SAID Привет мир, FRIEND"
@@ -335,7 +336,7 @@ def test_a_url_that_no_translation_has_is_a_number_for_the_model():
         ("en", "fr", "See 3.2 for more.", "Voir 3.2.", "Voir 3.2."),
         ("en", "fr", "It is -5 outside.", "Il fait 5.", "Il fait -5."),
         ("en", "fr", "It is -5 outside.", "Il fait moins 5.", "Il fait moins 5."),
-        ("en", "de", "It is €20 (now: €10).", "Es ist − 20 (nun: −10).", "Es ist 20 (nun: 10)."),
+        ("en", "de", "It is €20 (now: €10).", "Es ist − 20 (nun: −10).", "Es ist 20\u00a0€ (nun: 10\u00a0€)."),
         ("en", "fr", "It is -7 outside.", "Il fait 5.", "Il fait -7."),
         ("en", "fr", "Room B-12 is free.", "La B-12 est libre.", "La B-12 est libre."),
     ],
@@ -397,6 +398,126 @@ def test_words_in_upper_case_are_understood_where_they_are_no_abbreviations():
     assert translate_document("STOP!", by) == "ARRÊTE !"
     translate_document("DO NOT touch NATO, US.", by)
     assert "Do not touch NATO, US." in [text for text, _ in asked]
+
+
+# --- what stands around a sentence, and what it is written with ---
+
+
+def recorder(translate: Callable[[str], str] = str.upper, **options) -> tuple[SentenceTranslator, list[str]]:
+    """A translator, and the texts that it has been asked for."""
+    asked: list[str] = []
+    return translator_by(lambda text: asked.append(text) or translate(text), **options), asked
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "expected"),
+    [
+        ("I like it! 😍🎉 It is good 👍", ["I like it!", "It is good"], "I LIKE IT! 😍🎉 IT IS GOOD 👍"),
+        ("It is good 👍!", ["It is good"], "IT IS GOOD 👍!"),
+        ("[a door slams]", ["a door slams"], "[A DOOR SLAMS]"),
+        ("(so) and (so)", ["(so) and (so)"], "(SO) AND (SO)"),
+        ("MARY: come here!", ["come here!"], "MARY: COME HERE!"),
+        ("P.S. Do not forget.", ["Do not forget."], "P.S. DO NOT FORGET."),
+        ("WARNING: do not touch", ["Warning", "do not touch"], "WARNING: DO NOT TOUCH"),
+        ("Mary: come here!", ["Mary: come here!"], "MARY: COME HERE!"),
+        ("👍 😍\n(12)\n→ 5:30", [], "👍 😍\n(12)\n→ 5:30"),
+    ],
+)
+def test_what_stands_around_a_sentence_is_none_of_its_words(text, asked, expected):
+    by, found = recorder()
+    assert translate_document(text, by) == expected
+    assert found == asked
+
+
+def test_codes_and_file_names_are_copied():
+    text = "see config.toml, COVID-19 at 221B, DE89 and A-4471/B at 5PM, good.then e.g. F-16 IBM"
+    kept = translate_document(text, ZZ)
+    assert [word for word in text.replace(",", "").split() if word in kept.replace(",", "").split()] == (
+        ["config.toml", "COVID-19", "221B", "DE89", "A-4471/B", "5PM", "F-16"]
+    )
+
+
+def test_a_number_is_copied_with_what_it_is_written_with():
+    assert translate_document("it is 14:35 on 2024-06-01 now", ZZ) == "zz zz 14:35 zz 2024-06-01 zz"
+    assert translate_document("it costs £5 or 20 % now", ZZ) == "zz zz £5 zz 20 % zz"
+
+
+def test_ordinals_may_be_written_otherwise():
+    said = {
+        "In the 21st century, 5 of us.": "Au XXIe siècle, 5 d'entre nous.",
+        "the 1990s": "les années quatre-vingt-dix",
+    }
+    assert translate_document("In the 21st century, 5 of us.\nthe 1990s", translator_by(said.__getitem__)) == (
+        "Au XXIe siècle, 5 d'entre nous.\nles années quatre-vingt-dix"
+    )
+    (said["It is the 1st of 6."],) = ("C'est le 1er de 5.",)
+    assert translate_document("It is the 1st of 6.", translator_by(said.__getitem__)) == "C'est le 1er de 6."
+
+
+def test_a_price_keeps_its_currency_and_a_share_its_sign():
+    def by(found: str, source: str, target: str) -> SentenceTranslator:
+        return translator_by(lambda _: found, source=source, target=target)
+
+    assert (
+        translate_document("It costs £1,249.50.", by("Il coûte 1 249,50.", "en", "fr")) == "Il coûte 1 249,50\u00a0£."
+    )
+    assert translate_document("Es kostet 5 €.", by("It costs 5.", "de", "en")) == "It costs €5."
+    assert translate_document("It costs €5 or $6.", by("5 euros ou 6.", "en", "fr")) == "5 euros ou 6\u00a0$."
+    assert translate_document("It is 20%.", by("Es sind 20.", "en", "de")) == "Es sind 20\u00a0%."
+    assert translate_document("It is 20%.", by("Es sind 20 Prozent.", "en", "de")) == "Es sind 20 Prozent."
+
+
+def test_numbers_alone_are_written_as_the_target_writes_them():
+    by = SentenceTranslator(list, source="en", target="de")
+    assert (
+        translate_document("1,000\n2,000.50\n0,125\n`1,000`\n", by, "markdown") == "1.000\n2.000,50\n0,125\n`1,000`\n"
+    )
+    back = SentenceTranslator(list, source="de", target="en")
+    assert translate_document("192.168.100.200 hat 5.000", back) == "192.168.100.200 hat 5,000"
+
+
+def test_a_masking_year_is_in_a_translation_as_often_as_in_the_sentence():
+    answers = [("Bis 1995 bis 1995:30 Uhr.", -1.0), ("Bis 1995 Uhr.", -2.0)]
+    by, _ = ranked({"Until https://a.b now.": [("Bis.", -1.0)], "Until 1995 now.": answers})
+    assert translate_document("Until https://a.b now.", by) == "Bis https://a.b Uhr."
+
+
+def test_an_ampersand_may_be_a_word():
+    by, asked = ranked({"Cakes and tea.": [("Gâteaux et thé.", -1.0)]})
+    assert translate_document("<p>Cakes &amp; tea.</p>", by, "html") == "<p>Gâteaux et thé.</p>"
+    assert [text for text, _ in asked] == ["Cakes & tea.", "Cakes and tea."]
+    assert "&amp;" in translate_document("<p>Cakes &amp; tea.</p>", replace(UPPER, target="fr"), "html")
+
+
+def test_dots_at_the_end_stay_dots():
+    assert translate_document("I see...\n“Well…”\n", translator_by(lambda _: "Ah.")) == "Ah...\nAh…\n"
+
+
+def test_of_the_n_best_the_first_whose_quotation_marks_match_is_taken():
+    by, _ = ranked({'"No," he said.': [("« Non, dit-il.", -1.0), ("Non », dit-il.", -2.0), ("« Non », dit-il.", -3.0)]})
+    assert translate_document('"No," he said.', by) == "« Non », dit-il."
+    by, _ = ranked({'"No," he said.': [("« Non, dit-il.", -1.0)]})
+    assert translate_document('"No," he said.', by) == "« Non, dit-il."
+
+
+def test_a_line_break_goes_out_of_its_way_for_a_comma():
+    by = translator_by(lambda _: "que je ne reviendrais jamais, mais")
+    assert translate_document("I would never come back,\nbut", by, "markdown") == "que je ne reviendrais jamais,\nmais"
+
+
+def test_titles_and_upper_case_are_read_as_the_vocabulary_has_their_words():
+    known = {"the", "end", "of", "a", "war", "bridge", "London", "EU"}
+    by, asked = ranked({}, pieces=lambda word: 1 if word in known else 2)
+    translate_document("The End Of A London Bridge", by)
+    assert [text for text, _ in asked][:3] == (
+        ["The End Of A London Bridge", "The End Of A London Bridge.", "The end of a London bridge."]
+    )
+    by, asked = ranked({}, pieces=by.pieces)
+    translate_document("THE EU WAR OF LONDON!", by)
+    assert next(text for text, _ in asked) == "The EU war of London!"
+    by, asked = ranked({}, source="de", pieces=lambda word: 1 if word in {"Straße", "Haus"} else 2)
+    translate_document("Haus, Strasse, Masse.", by)
+    assert [text for text, _ in asked] == ["Haus, Strasse, Masse.", "Haus, Straße, Masse."]
 
 
 @pytest.mark.parametrize("text", ["x" * 300_000, "\u200bx" * 20_000, "-" * 300_000, "@x" * 20_000, "@x " * 20_000])

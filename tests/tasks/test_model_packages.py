@@ -15,6 +15,7 @@ from regard.tasks.model_packages import (
     package_folders,
     packaged_models,
     resolve_model,
+    shortest_name,
 )
 
 SETTINGS = 'task = "translation"\n\n[data]\nsource = "en"\ntarget = "xx"\n'
@@ -86,6 +87,18 @@ def test_an_unknown_name_says_what_there_is_and_how_to_get_more(install):
             resolve_model("nothing")
     with pytest.raises(ValueError, match="no installed package has a model 'en-yy'"):
         find_model("en-yy")
+
+
+def test_a_direction_is_found_however_it_is_written_and_by_way_of_another_language(install):
+    for package, model in (("one_models", "xx-yy"), ("two_models", "yy-zz")):
+        install(package, model)
+    for name in ("XX-YY", "xx_yy", "xxyy", "xx-to-yy"):
+        with pytest.raises(ValueError, match=r"did you mean xx-yy\?"):
+            resolve_model(name)
+    with pytest.raises(ValueError, match=r"in two steps: regard translate xx-yy FILE \| regard translate yy-zz"):
+        resolve_model("xx-zz")
+    assert shortest_name(find_model("xx-yy").folder) == "xx-yy"
+    assert shortest_name(Path("runs/mine")) == "runs/mine"
 
 
 def test_a_name_that_two_packages_ship_is_not_guessed(install):

@@ -234,7 +234,7 @@ def read_input(argument: str | None) -> InputLines:
     if argument is None or argument == "-":
         return InputLines(iter_lines(sys.stdin.buffer, "stdin"), lambda number: f"stdin:{number}", lambda: None)
     if is_sentence(argument):
-        return InputLines(iter([argument]), lambda _: "the sentence", lambda: 1)
+        return InputLines(iter([announce_sentence(argument)]), lambda _: "the sentence", lambda: 1)
     return InputLines(
         read_lines(argument), lambda number: f"{argument}:{number}", lambda: sum(1 for _ in read_lines(argument))
     )
@@ -265,16 +265,25 @@ def read_whole_input(argument: str | None) -> str:
 
     if argument is None or argument == "-":
         return "".join(iter_lines(sys.stdin.buffer, "stdin", keep_ends=True))
-    return argument if is_sentence(argument) else "".join(read_lines(argument, keep_ends=True))
+    return announce_sentence(argument) if is_sentence(argument) else "".join(read_lines(argument, keep_ends=True))
 
 
 def is_sentence(argument: str) -> bool:
-    """Several words that name no file; if they look like the path of one, a notice on stderr says how they are read."""
-    if len(argument.split()) < 2 or Path(argument[:MAX_FILE_NAME]).exists():
+    """A word or several that name no file; a word with a slash or an ending is a file that is missing."""
+    words = argument.split()
+    if not words:
+        raise ValueError("the sentence is empty; give at least one word")
+    if Path(argument[:MAX_FILE_NAME]).exists():
         return False
-    if "/" in argument or re.search(r"\.\w{1,6}$", argument):
+    return len(words) > 1 or not re.search(r"[/\\]|\.[^.!?…]", argument)
+
+
+def announce_sentence(argument: str) -> str:
+    """The sentence; if it might be meant as a file, a notice on stderr says how it is read."""
+    one_word = len(argument.split()) == 1 and not argument.rstrip().endswith((".", "!", "?", "…"))
+    if one_word or "/" in argument or re.search(r"\.\w{1,6}$", argument):
         typer.echo(f"regard: no file is called {argument[:MAX_QUOTED]!r}; it is read as a sentence", err=True)
-    return True
+    return argument
 
 
 def shell_command(*words: object) -> str:
@@ -285,7 +294,9 @@ def shell_command(*words: object) -> str:
 
 
 def with_progress(items: Iterable[T], what: str, total: int | Callable[[], int | None] | None = None) -> Iterable[T]:
-    """A progress bar on stderr, if that is a terminal; only then `total` is called."""
+    """A progress bar on stderr, if that is a terminal; only then `total` is called. One item needs none."""
+    if total == 1:
+        return items
     from rich.console import Console
     from rich.progress import track
 

@@ -225,8 +225,10 @@ def look(
         look_at_corpus(model, corpus, tagger, neighbours, save, load, opens=opens)
         return
     if text is None and not opens:
+        from regard.tasks.model_packages import shortest_name
+
         description = task_of_run(model).inputs.description
-        raise ValueError(f"no input; give {description}, or start the page: regard serve {model}")
+        raise ValueError(f"no input; give {description}, or start the page: regard serve {shortest_name(model)}")
     if text is not None and not text.strip():
         raise ValueError("the sentence is empty; give at least one word")
     task = task_of_run(model)

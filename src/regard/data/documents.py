@@ -21,8 +21,12 @@ CLOSERS = r"(?:[\u00a0\u202f ]?»|[\"'”’“)\]])*"  # German closes with “
 SENTENCE_END = re.compile(rf"[.!?…]+{CLOSERS}(?=\s|\Z)|[。！？]+[」』”’）]*")
 ACRONYM = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}")  # U.S., p.m., z.B.
 OPENERS = "\"'“‘„«»([¿¡-–—*_"
-TITLES = {"en": "messrs mt ft", "fr": "me mgr cf", "de": "dipl ing jun sen sog zz"}  # beside those of the tokenizer
-BEFORE_NUMBERS = "no nos nr fig vol pp p art abs bd kap ch chap s tab eq sec tel tél"
+TITLES = {  # beside those of the tokenizer
+    "en": "messrs mt ft al mon tue tues thu thur thurs fri",
+    "fr": "me mgr cf al réf",
+    "de": "dipl ing jun sen sog zz abb tab anm ziff",
+}
+BEFORE_NUMBERS = "no nos nr fig vol pp p art abs al bd kap ch chap s tab abb anm ziff eq sec tel tél réf"
 NEAR = 100  # characters around the end of a sentence that tell
 AT_ENDS = "etc usw inc ltd co corp jr sr mio mrd env ex str"
 
@@ -56,7 +60,9 @@ def strip_span(text: str, start: int, end: int) -> tuple[int, int]:
 
 def ends_sentence(text: str, end: re.Match[str], known: frozenset[str], language: str) -> bool:
     """Whether the marks end a sentence: not before a small letter, nor after an abbreviation or an ordinal."""
-    after = text[end.end() : end.end() + NEAR].lstrip().lstrip(OPENERS).lstrip()[:1]
+    rest = text[end.end() : end.end() + NEAR].lstrip()
+    words = rest.lstrip(OPENERS).lstrip()
+    after = words[:1]
     if after.islower() and end[0][0] not in "。！？":
         return False
     if end[0].rstrip("\"'”’“)] »\u00a0\u202f") != ".":  # several marks, or another one
@@ -65,11 +71,11 @@ def ends_sentence(text: str, end: re.Match[str], known: frozenset[str], language
     word = "" if before[-1:].isspace() else before.split()[-1] if before else ""
     first, stem = end.start() <= NEAR and before.strip() == word, word.lstrip(OPENERS).lower()
     if stem in BEFORE_NUMBERS.split() and (stem in known or len(stem) == 1):
-        return not after.isdigit()
+        return not any(map(str.isdigit, words.split(maxsplit=1)[0])) if words else True
     if stem in known:
         return stem in AT_ENDS.split()
     if ACRONYM.fullmatch(stem):
-        return stem in ("a.m", "p.m")
+        return stem in ("a.m", "p.m") and rest[:1] not in "-–—"  # 8 a.m. – 6 p.m.
     if stem.isdigit():
         return not (first or (language == "de" and len(stem) < 3))
     if len(stem) == 1 and stem.isalpha():  # an initial, or z. B.
@@ -319,6 +325,7 @@ def write_spans(
 # --- from pieces of a document to prose ---
 
 LINE_BREAK = re.compile(r"(?<![^\S\n\r])[^\S\n\r]*(?:\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])\s*")
+TYPOGRAPHY = "'\"‘’‚‛“”„«»‹›–—…-"  # a language has its own, so an entity of these need not be in a translation
 TokenKind = Literal["text", "open", "close", "protect", "break", "cut"]
 
 
@@ -377,7 +384,8 @@ def build_prose(run: dict[int, InlineToken], pairs: dict[int, int]) -> "list[str
     for n, one in run.items():
         starts[n] = len(text)
         if one.kind == "protect":
-            required = not (one.shown.isalnum() or one.shown.isspace()) or one.name == "code"
+            free = one.shown.isalnum() or one.shown.isspace() or (one.name == "entity" and one.shown in TYPOGRAPHY)
+            required = one.name == "code" or not free
             protected.append(Protected(len(text), len(text) + len(one.shown), one.raw, required))
             text += one.shown
         elif one.kind == "break":
@@ -676,7 +684,8 @@ def markdown_token(match: re.Match[str], brackets: set[int]) -> InlineToken | No
         shown = " ".join(raw.strip("`").split())
         return InlineToken("protect", raw, shown, "code") if shown else InlineToken("cut", raw)
     if match["literal"]:
-        return InlineToken("protect", raw, raw, "code")
+        after_end = raw.startswith("[^") and match.string[:start].rstrip()[-1:] in (".", "!", "?", "…")
+        return InlineToken("cut", raw) if after_end else InlineToken("protect", raw, raw, "code")
     if match["escape"]:
         return InlineToken("protect", raw, raw[1], "escape")
     if match["bracket"] or match["link"]:

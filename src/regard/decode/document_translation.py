@@ -58,6 +58,10 @@ def know_none(text: str) -> bool:
     return False
 
 
+def count_one(word: str) -> int:
+    return 1
+
+
 @dataclass(frozen=True)
 class Ask:
     """A text to translate, and how many translations of it are wanted, best first."""
@@ -75,6 +79,7 @@ class SentenceTranslator:
         fits: whether a sentence is short enough for the model.
         knows: whether the model can read a word; one that it cannot is copied.
         is_common: whether the vocabulary has a word as one piece; upper case is an abbreviation where it has not.
+        pieces: as how many pieces the vocabulary has a word; of two ways to write it, a text has the one with fewer.
         align: the words of a translation and the source words they are linked to; without it, a sentence with marks
             inside is translated in pieces.
         n_best: of each text so many translations with their scores, the best first; without it there is one of each,
@@ -94,6 +99,7 @@ class SentenceTranslator:
     fits: Callable[[str], bool] = know_all
     knows: Callable[[str], bool] = know_all
     is_common: Callable[[str], bool] = know_none
+    pieces: Callable[[str], int] = count_one
     align: Callable[[str, str], Sequence[AlignedWord] | None] | None = None
     n_best: Callable[[Sequence[str], int], Sequence[Sequence[Candidate]]] | None = None
     most: int = 1
@@ -240,6 +246,8 @@ class SentenceWork:
     def translate(self, prose: Prose) -> Work[str]:
         """One sentence or piece; in pieces if it is too long, or if something of it is missing in its translation."""
         prose = set_apart_emoji(drop_invisible(prose))
+        if edges := loose_edges(prose, self.by, shouted=self.shouted):
+            return "".join((yield from self.translate_parts(prose.cut(edges))))
         prose = protect(prose, [match.span() for match in LITERAL.finditer(prose.text)])
         shouted = self.shouted or is_shouted(outside_protected(prose), self.by)
 
@@ -251,7 +259,7 @@ class SentenceWork:
             self.by.report(prose.text[start:end])
         prose = protect(prose, unknown)
         if not has_words(prose):
-            return prose.raw
+            return localize_numbers(prose, self.by).raw
         if self.piece and (edges := loose_punctuation(prose)):
             return (yield from self.translate_pieces(prose.cut(edges), shouted=shouted))
         closed = [(one.start, one.end) for one in (*prose.markup, *prose.protected)]
@@ -264,22 +272,26 @@ class SentenceWork:
             return (yield from self.translate_pieces(parts, shouted=shouted)) if len(parts) > 1 else prose.raw
         found = yield from self.find_whole(prose, shouted=shouted)
         if isinstance(found, Missing):
-            parts = prose.cut(found.spans, found.markup)
+            parts = localize_numbers(prose, self.by).cut(found.spans, found.markup)
             return (yield from self.translate_pieces(parts, shouted=shouted)) if len(parts) > 1 else prose.raw
         return found
 
     def find_whole(self, prose: Prose, *, shouted: bool) -> Work["str | Missing"]:
         """The translation of a sentence that has all of it, or what is missing in the best one."""
         asked = lower_shouted(prose, self.by) if shouted else prose.text
-        forms = [asked] if self.by.n_best is None else list(dict.fromkeys((asked, sentence_form(asked, self.by))))
+        forms = [asked] if self.by.n_best is None else list(dict.fromkeys(sentence_forms(asked, self.by)))
         answers = yield [Ask(form) for form in forms]
         pairs = [(form, *one) for form, some in zip(forms, answers, strict=True) for one in some[:1]]
         pairs.sort(key=lambda pair: -pair[2])  # a sort is stable: of equals the text as it stands
         missing = Missing()
+        unbalanced = ""  # the best one in which quotation marks or brackets do not match
         for number, (form, found, _) in enumerate(pairs):
             written = self.write_whole(prose, asked, form, found, shouted=shouted)
             if isinstance(written, str):
-                return written
+                if not is_unbalanced(prose.text, found) or self.by.most == 1:
+                    return written
+                unbalanced = written
+                break
             missing = missing if number else written
         if self.by.most > 1:
             form = pairs[0][0]
@@ -287,8 +299,12 @@ class SentenceWork:
             for found, _ in others[1:]:
                 written = self.write_whole(prose, asked, form, found, shouted=shouted)
                 if isinstance(written, str):
-                    return written
-            if missing.spans and (masked := mask(prose, missing.spans, asked)):
+                    if not is_unbalanced(prose.text, found):
+                        return written
+                    unbalanced = unbalanced or written
+            if unbalanced:
+                return unbalanced
+            if missing.spans and (masked := mask(localize_numbers(prose, self.by), missing.spans, asked)):
                 return (yield from self.find_masked(masked, missing, shouted=shouted))
         return missing
 
@@ -298,6 +314,8 @@ class SentenceWork:
         form = sentence_form(asked, self.by)
         (others,) = yield [Ask(form, self.by.most)]
         for found, _ in others:
+            if any(found.count(year) != asked.count(year) for year in MASKS):
+                continue  # one more or less, in place of nothing
             written = self.write_whole(prose, asked, form, found, shouted=shouted)
             if isinstance(written, str):
                 return written
@@ -326,6 +344,11 @@ class SentenceWork:
 # --- what must survive ---
 
 EMOJI = "[\U0001f000-\U0001faff\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff©®™]"
+FILE_ENDINGS = (
+    "txt md rst toml json ya?ml xml html? css js ts py ipynb java cpp rs go sh bat exe dll pdf docx? xlsx? pptx? odt "
+    "csv tsv srt vtt png jpe?g gif svg webp mp3 mp4 wav avi mkv zip tar gz xz ini cfg conf log db sql tex bib "
+    "safetensors"
+)
 LITERAL = re.compile(
     r"(?i:https?|ftp)://[^\s<>\"`]*[^\s<>\"`.,;:!?)\]}'’”»]"
     r"|(?<![\w@.])(?i:www)\.[^\s<>\"`]*[^\s<>\"`.,;:!?)\]}'’”»]"
@@ -334,8 +357,15 @@ LITERAL = re.compile(
     r"|</?[a-zA-Z][^<>]*>|\$\{[^{}\s]+\}|\{\{[^{}]+\}\}|\{[\w.:]*\}|%\(\w+\)[sdif]|%[sdif]\b"
     r"|(?<!\w)(?:[@#]\w+)+|(?<![\w/])(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]+)+/?|(?<!\w)[A-Za-z]:\\[^\s<>\"]+"
     r"|\b\w+\(\)|\b[^\W_]+(?:_[^\W_]+)+\b"
+    rf"|(?<![\w./@-])[\w-]+(?:\.[\w-]+)*\.(?:{'|'.join(FILE_ENDINGS.split())})\b(?![\w(])"
+    # A-4471/B, F-16, DE89, but neither 5PM nor 21ST
+    r"|(?<![\w.,/-])(?=[A-Z\d/-]*[A-Z])(?=[A-Z\d/-]*\d)(?!\d+(?:AM|PM|ST|ND|RD|TH|S)\b)[A-Z\d]+(?:[-/][A-Z\d]+)*(?![\w-])"
     rf"|{EMOJI}(?:{EMOJI}|[\u200d\ufe0f\U000e0020-\U000e007f])*"
 )
+EMOJI_RUN = rf"{EMOJI}(?:{EMOJI}|[ \u200d\ufe0f\U000e0020-\U000e007f])*"
+OUTER_EMOJI = re.compile(rf"\A{EMOJI_RUN}\s*|\s*{EMOJI_RUN}(?=[\s.!?…]*\Z)")
+BRACKETED = re.compile(r"\A(?:\([^()]*\)|\[[^\[\]]*\])\Z")
+LABEL = re.compile(r"\A(?:(?P<words>[^\W\d_][^:.!?…\n]{0,24}):|P\.? ?S\.?:?)\s+(?=\S)")
 LOOSE_EMOJI = re.compile(rf"(?<=\S) +{EMOJI}(?:{EMOJI}|[ \u200d\ufe0f\U000e0020-\U000e007f])*(?<=\S) +(?=\S)")
 INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")  # soft hyphen, zero width
 
@@ -361,6 +391,26 @@ def set_apart_emoji(prose: Prose) -> Prose:
         apart,
         breaks=tuple(sorted(breaks, key=lambda one: one.start)),
     )
+
+
+def loose_edges(prose: Prose, by: SentenceTranslator, *, shouted: bool) -> list[Span]:
+    """What stands around a text and is none of its words: emoji, brackets around all of it, who speaks."""
+    text, taken = prose.text, [(one.start, one.end) for one in (*prose.protected, *prose.breaks)]
+    spans = [match.span() for match in OUTER_EMOJI.finditer(text)]
+    if not spans and BRACKETED.match(text):
+        spans = [(0, 1), (len(text) - 1, len(text))]
+    label = None if spans or shouted else LABEL.match(text)
+    if label and text[: label.end()] == text[: label.end()].upper() and text != text.upper():
+        words = label["words"]
+        if words is None or not (by.is_common(words) or is_shouted(words, by)):
+            spans = [label.span()]
+        elif is_shouted(words, by):
+            spans = [(label.end("words"), label.end())]
+    spans = [span for span in spans if not overlaps(span, taken)]
+    if not spans:
+        return []
+    inside = text[spans[0][1] :] if spans[0][0] == 0 else text
+    return spans if any(map(str.isalpha, inside)) else []
 
 
 SEPARATORS = ".,'’\u00a0\u202f "
@@ -442,7 +492,7 @@ class Missing:
 
 def restore(prose: Prose, asked: str, found: str, by: SentenceTranslator) -> Restored | Missing:
     """Finds what must survive in a translation."""
-    kept, spans = find_protected(prose, found)
+    kept, spans = find_protected(prose, found, by.target)
     numbers, changed = find_numbers(prose, found, kept, by)
     spans += numbers
     places = place_breaks(prose, found, [*kept, *changed])
@@ -456,7 +506,23 @@ def restore(prose: Prose, asked: str, found: str, by: SentenceTranslator) -> Res
     return Missing(markup=lost) if lost else Restored(kept, markup)
 
 
-def find_protected(prose: Prose, found: str) -> tuple[list[tuple[int, int, str]], list[Span]]:
+PAIRED = ("()", "[]", "«»", "„“")
+
+
+def is_unbalanced(source: str, found: str) -> bool:
+    """Whether brackets or quotation marks do not match, and do in the source."""
+    pairs = any(
+        source.count(one) == source.count(other) and found.count(one) != found.count(other)
+        for one, other in PAIRED
+        if one in found or one != "„"  # what closes in German opens in English
+    )
+    return pairs or (found.count('"') % 2 > source.count('"') % 2)
+
+
+AND = {"en": "and", "fr": "et", "de": "und"}
+
+
+def find_protected(prose: Prose, found: str, target: str = "") -> tuple[list[tuple[int, int, str]], list[Span]]:
     """Where the protected spans are, each at its next occurrence as a word, and those that are nowhere."""
     kept, missing = list[tuple[int, int, str]](), list[Span]()
     for one in (one for one in prose.protected if one.required):
@@ -468,7 +534,8 @@ def find_protected(prose: Prose, found: str) -> tuple[list[tuple[int, int, str]]
                 kept.append((*match.span(), one.raw))
                 break
         else:
-            missing.append((one.start, one.end))
+            if not (shown == "&" and target in AND and re.search(rf"(?<!\w){AND[target]}(?!\w)", found)):
+                missing.append((one.start, one.end))
     return kept, missing
 
 
@@ -479,10 +546,13 @@ def find_numbers(
 
     These are one that is missing where another is too many, and those whose separators are not the target's.
     """
-    source = list(NUMBER.finditer(outside_protected(prose)))
+    read = outside_protected(prose)
+    everywhere = list(NUMBER.finditer(read))
+    source = [match for match in everywhere if not ORDINAL.match(read, match.end())]
+    ordinals = Counter(digits_of(match) for match in everywhere if ORDINAL.match(read, match.end()))
     target = [match for match in NUMBER.finditer(found) if not overlaps(match.span(), [(a, b) for a, b, _ in kept])]
     wanted, written = Counter(map(digits_of, source)), Counter(map(digits_of, target))
-    missing, extra = wanted - written, written - wanted
+    missing, extra = wanted - written, written - wanted - ordinals
     forms = {digits_of(one): format_number(one[0], by.source, by.target) for one in source}
     changed = list[tuple[int, int, str]]()
     for one in target:
@@ -496,8 +566,71 @@ def find_numbers(
     if missing.total() == extra.total() == 1:
         (right,) = missing
         wrong = next(one for one in target if digits_of(one) in extra)
-        return [], [*changed, (start_of_sign(wrong), wrong.end(), "-" * right.startswith("-") + forms[right])]
-    return [match.span() for match in source if digits_of(match) in missing], changed
+        changed.append((start_of_sign(wrong), wrong.end(), "-" * right.startswith("-") + forms[right]))
+        missing.clear()
+    if missing:
+        return sorted({whole_token(read, match) for match in source if digits_of(match) in missing}), changed
+    return [], with_units(source, target, changed, by)
+
+
+ORDINAL = re.compile(r"(?:st|nd|rd|th|s|er|te[rn]?|[èe]res?|res?|i?[èe]mes?|es?)\b")  # 21st, 1990s: XXIe, the nineties
+PASSING = "-.:/,"  # within a date, a time, a name of letters and digits
+
+
+def whole_token(text: str, number: re.Match[str]) -> Span:
+    """A number with what it is written together with: 14:35, 2024-06-01, £5, 20 %."""
+    start, end = number.span()
+    while start > 0 and (text[start - 1].isalnum() or text[start - 1] in PASSING):
+        start -= 1
+    while text[start] in PASSING:
+        start += 1
+    while end < len(text) and (text[end].isalnum() or text[end] in PASSING):
+        end += 1
+    while text[end - 1] in PASSING:
+        end -= 1
+    before, after = UNIT_BEFORE.search(text[:start]), UNIT_AFTER.match(text, end)
+    return (before.start() if before else start), (after.end() if after else end)
+
+
+UNIT_BEFORE, UNIT_AFTER = re.compile(r"([€$£¥])\s?\Z"), re.compile(r"\s?([€$£¥%])")
+UNITS = {  # how a translation may name them
+    "€": re.compile(r"(?i)€|\beuros?\b|\beur(?![^\W\d])"),
+    "$": re.compile(r"(?i)\$|\bdollars?\b|\bUSD(?![^\W\d])"),
+    "£": re.compile(r"(?i)£|\b(?:pounds?|livres?|pfund)\b|\bGBP(?![^\W\d])"),
+    "¥": re.compile(r"(?i)¥|\b(?:yens?|yuans?)\b|\bJPY(?![^\W\d])"),
+    "%": re.compile(r"(?i)%|\bper\s?cent\b|\bpour[\s-]?cent|\bprozent|\bv\. ?h\."),
+}
+
+
+def unit_of(number: re.Match[str]) -> str:
+    found = UNIT_BEFORE.search(number.string[: number.start()]) or UNIT_AFTER.match(number.string, number.end())
+    return found[1] if found else ""
+
+
+def with_units(
+    source: Sequence[re.Match[str]],
+    target: Sequence[re.Match[str]],
+    changed: Sequence[tuple[int, int, str]],
+    by: SentenceTranslator,
+) -> list[tuple[int, int, str]]:
+    """The changes, and the sign of a currency or % for numbers that have lost it."""
+    edits = {(start, end): new for start, end, new in changed}
+    spans = [next((span for span in edits if span[1] == one.end()), one.span()) for one in target]
+    for unit, named in UNITS.items():
+        lost = [digits_of(one) for one in source if unit_of(one) == unit]
+        if not target or len(lost) <= len(named.findall(target[0].string)):
+            continue
+        for one, span in zip(target, spans, strict=True):
+            written = edits.get(span, one[0])
+            digits = "".join(filter(str.isdigit, written))
+            if digits in lost and not named.search(one.string[max(0, span[0] - 4) : one.end() + 12]):
+                lost.remove(digits)
+                first = unit != "%" and (
+                    by.target == "en" or (by.target not in MARKS and source[0].string.find(unit) == 0)
+                )
+                space = "" if by.target == "en" else "\u00a0"
+                edits[span] = f"{unit}{written}" if first else f"{written}{space}{unit}"
+    return [(*span, new) for span, new in edits.items()]
 
 
 NEGATIVE = re.compile(r"(?:(?<![\w\d)\]%-])(?:[-–]|− ?)|\b(?:minus|moins)\s)\Z")
@@ -535,9 +668,22 @@ def format_number(number: str, source: str, target: str) -> str:
     """
     if source == target or source not in MARKS or target not in MARKS or not GROUPED[source].fullmatch(number):
         return number
+    if number.startswith("0") or IP_ADDRESS.fullmatch(number):
+        return number
     whole, _, decimals = number.partition(MARKS[source][1])
     thousands, decimal = MARKS[target]
     return thousands.join(re.findall(r"\d+", whole)) + (decimal + decimals if decimals else "")
+
+
+IP_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
+
+
+def localize_numbers(prose: Prose, by: SentenceTranslator) -> Prose:
+    """With its numbers as the other language writes them, which are as long."""
+    text = prose.text
+    for one in NUMBER.finditer(outside_protected(prose)):
+        text = text[: one.start()] + format_number(one[0], by.source, by.target) + text[one.end() :]
+    return replace(prose, text=text)
 
 
 def is_written_well(number: str, form: str, by: SentenceTranslator) -> bool:
@@ -593,6 +739,7 @@ def rewrite(prose: Prose, edits: Sequence[tuple[int, int, str, str]]) -> Prose:
     )
 
 
+NEAR_MARK = 12  # characters that a line break goes out of its way for a comma
 UNBROKEN = re.compile(r"[-+*#>|=;:!?»]|\d+[.)]")  # what would begin a list, a heading or a quotation; or ends a clause
 
 
@@ -610,11 +757,17 @@ def place_breaks(prose: Prose, found: str, kept: Sequence[tuple[int, int, str]])
         free = spaces[at : len(spaces) - (len(prose.breaks) - number)]
         if not free:
             return None
-        wanted = (one.start + 0.5) / len(prose.text) * len(found)
-        nearest = min(range(len(free)), key=lambda n: abs(free[n] + 0.5 - wanted))
+        wanted, mark = (one.start + 0.5) / len(prose.text) * len(found), prose.text[one.start - 1 : one.start]
+        nearest = min(range(len(free)), key=lambda n: break_cost(found, free[n], wanted, mark))
         places.append((free[nearest], free[nearest] + 1, one.raw))
         at += nearest + 1
     return places
+
+
+def break_cost(found: str, space: int, wanted: float, mark: str) -> float:
+    """How far from its place, less where the same punctuation stands before."""
+    same = is_punctuation(mark) and mark == found[space - 1 : space]
+    return abs(space + 0.5 - wanted) - NEAR_MARK * same
 
 
 # --- markup, by word alignment ---
@@ -735,7 +888,8 @@ def is_shouted(text: str, by: SentenceTranslator) -> bool:
     if not words or not all(word.isupper() for word in words) or text != text.upper():
         return False
     letters, longest = sum(map(len, words)), max(map(len, words))
-    if letters >= SHOUTED_LETTERS and (len(words) >= SHOUTED_WORDS or longest >= SHOUTED_WORD):
+    plain = any(len(word) >= SHOUTED_COMMON and is_emphasised(word, by) for word in words)
+    if letters >= SHOUTED_LETTERS and (len(words) >= SHOUTED_WORDS or longest >= SHOUTED_WORD or plain):
         return True
     return longest >= SHOUTED_COMMON and all(is_emphasised(word, by) for word in words)
 
@@ -745,17 +899,53 @@ def is_emphasised(word: str, by: SentenceTranslator) -> bool:
     return word.isupper() and by.is_common(word.lower()) and not by.is_common(word)
 
 
+WORD = re.compile(r"[^\W\d_]+")
+
+
+def restore_case(word: re.Match[str], prose: Prose, by: SentenceTranslator) -> str:
+    """With a capital, as a name or a German noun has, or in upper case, if the vocabulary knows the word so."""
+    ways = (word[0], word[0].title(), word[0].upper())
+    if word[0] == prose.text[word.start() : word.end()] or len(word[0]) < 2 or len({*map(len, ways)}) > 1:
+        return word[0]
+    return fewer_pieces(ways, by)
+
+
 def lower_shouted(prose: Prose, by: SentenceTranslator) -> str:
     """In lower case, with a capital at the beginning if the model knows the word so; what is protected stays."""
     lowered = [small if len(small := letter.lower()) == 1 else letter for letter in prose.text]
     for one in prose.protected:
         lowered[one.start : one.end] = prose.text[one.start : one.end]
-    text = "".join(lowered)
+    text = WORD.sub(lambda one: restore_case(one, prose, by), "".join(lowered))
     if by.source == "en":
         text = re.sub(r"(?<!\w)i(?!\w)", "I", text)
     first = next((n for n, letter in enumerate(text) if letter.isalpha()), 0)
     capital = text[:first] + prose.text[first : first + 1] + text[first + 1 :]
     return capital if by.knows(capital.split()[0].strip(".,;:!?")) else text
+
+
+TITLE_WORDS, TITLE_WORD = 2, 4  # words, and letters of them, that tell a title
+
+
+def sentence_forms(text: str, by: SentenceTranslator) -> Iterator[str]:
+    """A text as it stands, as sentences are written, and a title in small letters.
+
+    Examples:
+        >>> by = SentenceTranslator(list, pieces=lambda word: 2 if word == "london" else 1)
+        >>> list(sentence_forms("A Walk Through London", by))
+        ['A Walk Through London', 'A Walk Through London.', 'A walk through London.']
+    """
+    yield text
+    yield sentence_form(text, by)
+    words = WORD.findall(text)
+    long = [word for word in words if len(word) >= TITLE_WORD]
+    if by.source == "en" and len(long) >= TITLE_WORDS and all(word.istitle() for word in long):
+        small = re.sub(r"(?<=\s)[^\W\d_]+", lambda one: fewer_pieces((one[0].lower(), one[0]), by), text)
+        yield sentence_form(small, by)
+
+
+def fewer_pieces(ways: Sequence[str], by: SentenceTranslator) -> str:
+    """Of several ways to write a word the one that the vocabulary knows best; the first of equals."""
+    return min(ways, key=by.pieces)
 
 
 UNENDED = re.compile(r"[\s,;:–—-]*\Z")
@@ -774,6 +964,10 @@ def sentence_form(text: str, by: SentenceTranslator) -> str:
     """
     if by.source == "en":
         text = re.sub(r"(?<![\w.])i(?![\w.])", "I", text)
+    if by.source == "de":  # STRASSE was a Straße
+        text = WORD.sub(lambda one: fewer_pieces((one[0], one[0].replace("ss", "ß")), by), text)
+    text = re.sub(r"(?<=\s)&(?=\s)", AND.get(by.source, "&"), text)
+    text = re.sub(r"\b(?:[^\W\d_a-z]\.){3,}", lambda one: one[0].replace(".", ""), text)  # O.N.U.
     first = next((n for n, letter in enumerate(text) if letter.isalnum()), 0)
     text = re.sub(r"[^\W\d_]{2,}", lambda one: one[0].lower() if is_emphasised(one[0], by) else one[0], text)
     if text[first:].split()[:1] and text[first:].split()[0].islower() and len(text[first].upper()) == 1:
@@ -820,6 +1014,10 @@ def lower_first(found: str, source: str, target: str) -> str:
     return found
 
 
+DOTS = re.compile(r"(?:\.{3}|…)(?=[\"'”’“»)\]\s]*\Z)")
+LAST_STOP = re.compile(r"(?<![.…])\.(?=[\"'”’“»)\]\s]*\Z)")
+
+
 def typography(found: str, prose: Prose, target: str) -> str:
     """French spaces before ; : ! ? and inside « », one kind of apostrophe; quotation marks that are not the target's.
 
@@ -831,6 +1029,8 @@ def typography(found: str, prose: Prose, target: str) -> str:
     """
     if re.search(r"[^\W\d]: ", prose.text) and not re.search(r"[^\W\d]:\S", prose.text):
         found = re.sub(r"(?<=[^\W\d]):(?=\S)", ": ", found)
+    if dots := DOTS.search(prose.text):
+        found = LAST_STOP.sub(dots[0], found)
     kept = [prose.text[one.start : one.end] for one in prose.protected if one.required]
     if any(re.search(r"[;:!?«»’']", one) and one in found for one in kept):
         return found
@@ -909,6 +1109,7 @@ def sentence_translator(
         knows=word_reader(translator.source),
         align=None if settings.model.kind in RNN_KINDS else align,
         is_common=lambda word: len(translator.source.encode(word)) == 1,
+        pieces=lambda word: len(translator.source.encode(word)),
         n_best=n_best,
         most=search.size if isinstance(search, Beam) else 1,
         source=settings.data.source,
@@ -917,19 +1118,41 @@ def sentence_translator(
 
 
 MIN_SHARE = 0.02  # of the letters of a vocabulary that a script must have to be one that the model was trained on
+ALPHABETS = frozenset({"LATIN", "GREEK", "CYRILLIC"})  # of words with spaces between them
 
 
 def word_reader(tokenizer: Tokenizer) -> Callable[[str], bool]:
-    """Whether a tokenizer has a word, or can spell it in a script that it was trained on."""
+    """Whether a tokenizer has a word, or can spell it with letters that it was trained on.
+
+    A word with another letter, such as Čapek where there is no Č, would be spelt by the bytes of that letter, which
+    models of subwords garble. In scripts without spaces, where a word may be a sentence, only the script counts.
+    """
     if not isinstance(tokenizer, LosslessTokenizer):
         return lambda word: UNK not in tokenizer.encode(word)
-    scripts = known_scripts(tokenizer.pieces)
+    scripts, letters = known_scripts(tokenizer.pieces), known_letters(tokenizer.pieces)
     if not scripts:
         return know_all
-    return lambda word: word.isascii() or all(script_of(letter) in scripts for letter in word if letter.isalpha())
+
+    def knows(letter: str) -> bool:
+        script = script_of(letter)
+        return script in scripts and (script not in ALPHABETS or letter in letters)
+
+    return lambda word: word.isascii() or all(knows(letter) for letter in word if letter.isalpha())
 
 
-@lru_cache(maxsize=16)  # a server asks for every request, and names of letters take long: one vocabulary of each model
+@lru_cache(maxsize=16)  # a server asks for every request: one vocabulary of each model
+def known_letters(pieces: tuple[bytes, ...]) -> frozenset[str]:
+    """Those of the pieces, and the same in upper or lower case.
+
+    Examples:
+        >>> sorted(known_letters(("é".encode(), b"a")))
+        ['A', 'a', 'É', 'é']
+    """
+    letters = "".join(piece.decode("utf-8", errors="ignore") for piece in pieces)
+    return frozenset(other for one in set(letters) if one.isalpha() for other in (one, one.lower(), one.upper()))
+
+
+@lru_cache(maxsize=16)
 def known_scripts(pieces: tuple[bytes, ...]) -> frozenset[str]:
     """Latin, and the scripts of more than a few of the pieces; none if these are single bytes.
 
@@ -940,7 +1163,11 @@ def known_scripts(pieces: tuple[bytes, ...]) -> frozenset[str]:
         frozenset()
     """
     texts = [piece.decode("utf-8", errors="ignore") for piece in pieces if len(piece) > 1]
-    counts = Counter(script_of(letter) for text in texts for letter in text if letter.isalpha())
+    letters = Counter("".join(texts))  # of each letter once, since the names of letters take long
+    counts = Counter[str]()
+    for letter, count in letters.items():
+        if letter.isalpha():
+            counts[script_of(letter)] += count
     return frozenset({"LATIN", *(one for one, n in counts.items() if n > MIN_SHARE * counts.total())} if counts else ())
 
 

@@ -7,6 +7,7 @@ note says so, and the scales of "name" are "name:scale". It is loaded as the flo
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ RENAMED = [
 ]
 
 
+@cache  # nineteen rules, and a model asks three times for each weight
 def current_name(name: str) -> str:
     """The name that a weight has now."""
     for old, new in RENAMED:
@@ -164,7 +166,16 @@ class SkipInit(TorchFunctionMode):
         return (torch.empty if func is torch.randn else func)(*args, **given)
 
 
-INIT_FUNCTIONS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
+INIT_FUNCTIONS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+
+
+class SkipDraws(TorchFunctionMode):
+    """Skips random numbers for the weights of a model that is built to be loaded: they take longer than the file."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        weight = args[0] if args else given.get("tensor")
+        return weight if func in INIT_FUNCTIONS and isinstance(weight, nn.Parameter) else func(*args, **given)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ MODEL_CARD = (
 )
 SETTINGS_FILE = "settings.toml"
 NAME = re.compile(r"\w[\w.-]*")
+DIRECTION = re.compile(r"([a-z]{2})[-_ ]?(?:to[-_ ]?)?([a-z]{2})")  # of two languages, however it is written
 FRONT_MATTER = re.compile(r"^---\n(.*?\n)---\n", re.DOTALL)
 BLEU = re.compile(r"\bBLEU\b[ :=*]{1,5}(\d+(?:\.\d+)?)")
 
@@ -117,6 +118,11 @@ def resolve_model(run: str | Path) -> Path:
     raise ValueError(f"{run} holds no model: {why}; {remedy(str(run), models)}")
 
 
+def shortest_name(folder: Path) -> str:
+    """What to write for a run: the name of a packaged model, or its folder."""
+    return next((model.name for model in packaged_models() if model.folder == folder), str(folder))
+
+
 def find_model(name: str) -> PackagedModel:
     """The packaged model of a name."""
     models = packaged_models()
@@ -126,14 +132,31 @@ def find_model(name: str) -> PackagedModel:
 
 
 def remedy(name: str, models: list[PackagedModel]) -> str:
-    """What to do instead: the models that are there, how to get those of ours, how to make one."""
+    """What to do instead: the models that are there, two one after the other, how to get ours, how to make one."""
     names = list(dict.fromkeys(model.name for model in models))
-    close = get_close_matches(name, names, 1, 0.5)
-    parts = [f"did you mean {close[0]}?"] if close else []
+    direction = DIRECTION.fullmatch(name.lower())
+    way = find_way(direction[1], direction[2], names) if direction else None
+    written = f"{direction[1]}-{direction[2]}" if direction else ""
+    close = [written] if written in names else get_close_matches(name.lower(), names, 1, 0.5)
+    parts = [f"did you mean {close[0]}?"] if close and not way else []
+    parts += [f"in two steps: regard translate {way[0]} FILE | regard translate {way[1]}"] if way else []
     parts += [f"there are {', '.join(names)}"] if names else []
     if OUR_PACKAGE not in {model.package for model in models}:
         parts.append(f"pip install {OUR_PACKAGE} brings translators")
     return f"{'; '.join(parts) or 'choose one of them'}; or train one: regard train --out {name}"
+
+
+def find_way(source: str, target: str, names: list[str]) -> tuple[str, str] | None:
+    """Two models that translate by way of a third language.
+
+    Examples:
+        >>> find_way("fr", "de", ["de-en", "en-de", "fr-en"])
+        ('fr-en', 'en-de')
+    """
+    ways = (
+        (first, f"{first.removeprefix(f'{source}-')}-{target}") for first in names if first.startswith(f"{source}-")
+    )
+    return next((way for way in ways if way[1] in names and way[0] != f"{source}-{target}"), None)
 
 
 # --- cards ---

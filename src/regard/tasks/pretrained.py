@@ -7,6 +7,7 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from filecmp import cmp
 from html import escape
@@ -26,6 +27,7 @@ from regard.data.tokenizers.subwords import load_tokenizer
 from regard.models.baselines import WordVectors
 from regard.models.config import WordEmbeddingConfig
 from regard.models.safetensors_io import (
+    SkipDraws,
     check_compatible,
     load_weights,
     read_note,
@@ -149,7 +151,10 @@ class PretrainedModel(ABC):
         settings_path(folder)
         chosen = resolve_weights(folder, checkpoint)
         parts = cls.check_weights_match(chosen.run, chosen.file, own_parts)
-        found = cls.from_parts(*parts, settings=load_settings(chosen.run, cls.settings_type, own_parts))
+        settings = load_settings(chosen.run, cls.settings_type, own_parts)
+        # a part of the user's own may keep random numbers that are no weights
+        with nullcontext() if own_parts.named else SkipDraws():
+            found = cls.from_parts(*parts, settings=settings)
         load_weights(found.model, chosen.file)
         if read_note(chosen.file) not in ("", parts_checksum(chosen.run, found.parts)):
             files = " or ".join(f"{name}.json" for name in found.parts)

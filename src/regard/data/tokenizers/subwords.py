@@ -135,12 +135,12 @@ class SubwordTokenizer(LosslessTokenizer):
             raise ValueError("the subword model is damaged: its ids have gaps")
         if missing := [byte for sign, byte in UNICODE_TO_BYTE.items() if sign not in vocabulary]:
             raise ValueError(f"the subword model is damaged: it has no piece for the byte 0x{missing[0]:02X}")
-        if foreign := [piece for piece in vocabulary if not piece or not UNICODE_TO_BYTE.keys() >= set(piece)]:
+        strange = set("".join(vocabulary)) - UNICODE_TO_BYTE.keys()
+        if foreign := [piece for piece in vocabulary if not piece or (strange and strange & set(piece))]:
             raise ValueError(f"the subword model is foreign: {foreign[0]!r} is not made of bytes")
-        learnt = (
-            bytes(UNICODE_TO_BYTE[sign] for sign in piece)
-            for piece in sorted(vocabulary, key=lambda piece: vocabulary[piece])
-        )
+        as_latin = str.maketrans({sign: chr(byte) for sign, byte in UNICODE_TO_BYTE.items()})
+        ordered = sorted(vocabulary, key=vocabulary.__getitem__)
+        learnt = (piece.translate(as_latin).encode("latin-1") for piece in ordered)
         return (*learnt, *(tag.encode() for tag in self.tags))
 
     def split_tag(self, text: str) -> tuple[list[int], str]:

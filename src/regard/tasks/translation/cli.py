@@ -140,7 +140,10 @@ def translate(
             max_length=max_length,
             progress=options.with_progress,
         )
-        write_document(by, options.read_whole_input(file), kind, out)
+        text = options.read_whole_input(file)
+        if not text.strip():
+            typer.echo(f"regard: {file or 'stdin'} is empty; there is nothing to translate", err=True)
+        write_document(by, text, kind, out)
         return
     from regard.data.files import open_atomic
 

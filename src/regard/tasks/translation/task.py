@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -45,10 +45,12 @@ from regard.tasks.pretrained import ModelOutput, PretrainedModel, WordAlignment,
 from regard.tasks.protocol import EXAMPLE_SENTENCE, ProgressBar, TaskInput, TokenAxis, no_progress
 from regard.tasks.seq2seq import Seq2SeqTask, seq2seq_job
 from regard.tasks.splits import LoadedExamples, SentenceData, Split
-from regard.tasks.translation.metrics import TranslationMetrics, text_metrics
 from regard.training.config import TrainingJob, TrainSettings
 from regard.world import LECTURE_SENTENCES, World, find_lecture_sentence, translation_pairs
 from regard.world.long_inputs import Stories, graded_story_pairs, story_pairs
+
+if TYPE_CHECKING:
+    from regard.tasks.translation.metrics import TranslationMetrics
 
 # --- settings and data ---
 
@@ -378,13 +380,15 @@ def evaluate_translations(
     tokens: int = 4096,
     precision: str = "float32",
     to: str | None = None,
-) -> TranslationMetrics:
+) -> "TranslationMetrics":
     """Texts as people write them, and where the model reads them tokenised, as it reads them.
 
     Args:
         tokens: of a batch, sources × beams; it changes no result.
         to: the target language, of a translator that knows several.
     """
+    from regard.tasks.translation.metrics import TranslationMetrics
+
     sources = [translator.tag_source(pair.source, to) if to else pair.source for pair in pairs]
     model = prepare(translator.model, precision)
     arriving = translate_lines(translator, sources, search, tokens=tokens, model=model)
@@ -397,6 +401,8 @@ def evaluate_translations(
 
 def greedy_bleu(translator: Translator, pairs: Sequence[SentencePair]) -> float:
     """BLEU of greedy translations, in float32 whatever the precision of the training: to choose a checkpoint by."""
+    from regard.tasks.translation.metrics import text_metrics
+
     with torch.autocast(next(translator.model.parameters()).device.type, enabled=False):
         found = translate_texts(translator, [pair.source for pair in pairs], Greedy())
     normal, wanted = translator.target.normalizer, [pair.target for pair in pairs]
