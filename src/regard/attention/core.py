@@ -487,10 +487,13 @@ def site_of(modules: Mapping[str, nn.Module], path: str) -> SiteName:
 
 
 def site_within(layer: nn.Module, path: str) -> SiteName | None:
-    """How a layer calls the attention at a path of its own: the one that is all of it has no name, but may attend to
-    something else than tokens."""
+    """How a layer calls the attention at a path of its own. The one that is all of it has no name; its axes are what
+    the model around it says, but for keys that only the layer knows: "queries" to "mixtures"."""
     found = declared_site(layer, path)
-    return found if path else replace(found or SiteName("", *UNDECLARED_AXES), name="")
+    if path:
+        return found
+    known = found if found and found.queries == UNDECLARED_AXES[0] else SiteName("", *UNDECLARED_AXES)
+    return replace(known, name="")
 
 
 def declared_site(module: nn.Module, path: str) -> SiteName | None:
