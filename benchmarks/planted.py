@@ -673,6 +673,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("TokenShard", "a torn file is read", "if end != size:", "if end > size + 8:"),
         ("TokenCorpus", "a shard of another corpus is read", "(len(shard), len(shard.ids), shard.crc32) != (one.pairs, one.ids, one.crc32)", "False"),
         ("TokenStream", "texts run into each other without BOS", "for piece in (np.array([BOS]), *text))", "for piece in (text[0][:1], *text))"),
+        ("LoadedPairs", "pairs begin where they end", "np.cumsum(sizes) - sizes, np.concatenate([shard.ids", "np.cumsum(sizes), np.concatenate([shard.ids"),
+        ("CorpusMixture", "read into memory whatever its size", "<= LOADED_BYTES else None", ">= 0 else None"),
         ("CorpusMixture", "weights are how often a pair is seen", "weight / max(count, 1) for weight", "weight for weight"),
     ],
     "data/cleaning.py": [
