@@ -15,8 +15,9 @@ from regard.data.documents import DOCUMENT_FORMATS
 from regard.data.tokenizers.base import ByteTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.decode import Greedy, SentenceTranslator, translate_document
-from regard.decode.document_translation import NUMBER, known_scripts, translate_documents, undo_form, word_reader
-from regard.decode.translation import translate_texts
+from regard.decode.document_translation import translate_documents, undo_form
+from regard.decode.protected_spans import NUMBER
+from regard.decode.translation import known_scripts, translate_texts, word_reader
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.task import TranslationSettings, Translator

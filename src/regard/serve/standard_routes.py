@@ -18,10 +18,10 @@ from starlette.responses import Response, StreamingResponse
 from regard.data.files import chunks
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.decode.beam import Beam
-from regard.decode.document_translation import Ask, Candidate, advance_work, documents_work, sentence_translator
+from regard.decode.document_translation import advance_work, documents_work, sentence_translator
 from regard.decode.stepwise import Greedy, Sampling
 from regard.decode.text_generation import GeneratedToken, TextRequest
-from regard.decode.translation import Translation
+from regard.decode.translation import Ask, Candidate, Translation
 from regard.serve.api import NO_KEY, Api, ServedModel, Text, TextPart, header_key, ok, text_parts
 from regard.serve.encoding import RequestError, encode_json
 from regard.serve.scheduler import PAST_DEADLINE, GenerationJob, Job

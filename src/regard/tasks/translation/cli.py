@@ -16,10 +16,9 @@ from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
     from regard.decode.alignment import AlignmentHead, SentencePairAttention
-    from regard.decode.document_translation import SentenceTranslator
     from regard.decode.search import Search
     from regard.decode.stepwise import StepwiseSearch
-    from regard.decode.translation import Translation
+    from regard.decode.translation import SentenceTranslator, Translation
     from regard.models.seq2seq import DecodableModel as Prepared
     from regard.see.plots.attention_maps import Alignment
     from regard.see.plots.panels import View
