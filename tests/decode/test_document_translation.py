@@ -216,6 +216,14 @@ def test_marks_go_with_the_words_they_are_linked_to():
     )
 
 
+def test_a_mark_does_not_end_before_the_space_of_french_punctuation():
+    """Emphasis that ends in a space is none in Markdown."""
+    words = [((0, 5), (0, 4)), ((6, 10), (5, 9)), ((11, 20), (10, 17)), ((21, 22), (10, 17)), ((23, 27), (19, 22))]
+    by = translator_by(lambda text: "C'est très important: voir", target="fr", align=lambda *_: words)
+    found = translate_document("This very **crucial**: see", by, "markdown")
+    assert found == "C'est très **important** : voir"
+
+
 def test_sentences_of_a_document_share_batches_and_are_translated_once():
     batches = []
 

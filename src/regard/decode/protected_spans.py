@@ -445,12 +445,12 @@ def linked_span(mark: Markup, words: Sequence[AlignedWord], room: Span, taken: S
 
 
 def fit_span(source: str, mark: Markup, found: str, span: Span, kept: Sequence[tuple[int, int, str]]) -> Span | None:
-    """Without punctuation at its ends that the mark does not have, and around what is kept whole."""
+    """Without punctuation and spaces at its ends that the mark does not have, and around what is kept whole."""
     start, end = span
     inside = source[mark.start : mark.end]
-    while start < end and inside[:1].isalnum() and is_punctuation(found[start]):
+    while start < end and inside[:1].isalnum() and (is_punctuation(found[start]) or found[start].isspace()):
         start += 1
-    while start < end and inside[-1:].isalnum() and is_punctuation(found[end - 1]):
+    while start < end and inside[-1:].isalnum() and (is_punctuation(found[end - 1]) or found[end - 1].isspace()):
         end -= 1
     for first, last, _ in kept:
         start, end = first if first < start < last else start, last if first < end < last else end
