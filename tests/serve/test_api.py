@@ -298,6 +298,9 @@ def test_a_refusal_names_the_field_and_what_is_wrong_with_the_type_it_has(client
     assert "UTF-8" in error_of(
         client.post("/translate", content=b'{"q":"\xff"}', headers={"Content-Type": "application/json"}), 400
     )
+    for content in (b"nonsense", b'{"q": ', b"{'q': 'x'}"):
+        refused = client.post("/translate", content=content, headers={"Content-Type": "application/json"})
+        assert error_of(refused, 400) == "the body is not JSON; send an object, with Content-Type: application/json"
     refused = client.put("/translate")
     assert error_of(refused, 405) == "PUT is not for /translate; GET /openapi.json lists what there is"
     assert refused.headers["Allow"] == "POST"

@@ -147,7 +147,7 @@ def translate_lines(
     model = prepare(translator.model) if model is None else model
     first = 0
     for some in chunks(texts, WINDOW):
-        sources = translator.source.encode_batch(some)
+        sources = encode_texts(translator.source, some)
         tag = translator.target.first_ids
         window = [DecodingRequest(tuple(source), tag, index) for index, source in enumerate(sources, first)]
         first += len(window)
@@ -155,6 +155,11 @@ def translate_lines(
         full = [request for request in window if request.source]
         for index, found in translate_requests(model, full, search, tokens=tokens):
             yield index, [Translation(detokenize_line(translator, one.ids), one) for one in found]
+
+
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The tokens of every text; none where there is nothing but spaces, which a vocabulary may have as tokens."""
+    return [ids if text.strip() else [] for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)]
 
 
 def detokenize_line(translator: "Translator", ids: Sequence[int]) -> str:
@@ -177,6 +182,14 @@ def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
     """The words of a text that are not in a vocabulary."""
     ids, pieces = tokenizer.encode(text), tokenizer.tokens(text)
     return [piece.removeprefix("<unk:").removesuffix(">") for piece, id in zip(pieces, ids, strict=True) if id == UNK]
+
+
+def unreadable_words(translator: "Translator", text: str) -> list[str]:
+    """The words of a source text that the model cannot read: out of the vocabulary, or of letters it has not seen."""
+    if not isinstance(translator.source, LosslessTokenizer):
+        return unknown_source_words(translator, text)
+    knows = word_reader(translator.source)
+    return [word for word in text.split() if not knows(word)]
 
 
 MIN_SHARE = 0.02  # of the letters of a vocabulary that a script must have to be one that the model was trained on
