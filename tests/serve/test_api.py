@@ -306,16 +306,29 @@ def test_a_refusal_names_the_field_and_what_is_wrong_with_the_type_it_has(client
     assert refused.headers["Allow"] == "POST"
 
 
-def test_alternatives_are_the_rest_of_the_n_best_list(client, models):
-    asked = {"q": [CAT], "source": "en", "target": "fr", "alternatives": 2}
-    answer = client.post("/translate", json=asked).json()
-    twice = client.post("/translate", json={**asked, "q": f"{CAT}\n{CAT}"}).json()
-    assert [twice["translatedText"]] == [f"{text}\n{text}" for text in answer["translatedText"]]
+def test_alternatives_are_made_of_the_next_best_of_every_sentence(client, models):
+    asked = {"q": [CAT], "source": "en", "target": "fr"}
+    answer = client.post("/translate", json={**asked, "alternatives": 2}).json()
+    assert answer["translatedText"] == client.post("/translate", json=asked).json()["translatedText"]
     output = models["translate"].translate(CAT, beam=5, n_best=3)
-    assert [answer["translatedText"], answer["alternatives"]] == [
-        [output.text],
-        [[one.text for one in output.alternatives]],
-    ]
+    assert answer["alternatives"] == [[one.text for one in output.alternatives]]
+    twice = client.post("/translate", json={**asked, "q": f"{CAT}\n{CAT}", "alternatives": 2}).json()
+    (texts,) = answer["alternatives"]
+    assert twice["alternatives"] == [f"{text}\n{text}" for text in texts]
+    most = client.post("/translate", json={**asked, "q": "the cat", "alternatives": 7}).json()
+    assert len(most["alternatives"]) == 7
+    refused = client.post("/translate", json={**asked, "alternatives": 16})
+    assert error_of(refused, 400) == "16 alternatives; this server gives 15 at most"
+
+
+def test_alternatives_keep_what_must_survive(client):
+    asked = {"source": "en", "target": "fr", "alternatives": 3}
+    answer = client.post("/translate", json={**asked, "q": f"{CAT} https://a.org/b?c=1 17 Čapek"}).json()
+    for text in (answer["translatedText"], *answer["alternatives"]):
+        assert {"https://a.org/b?c=1", "17", "Čapek"} <= set(text.split())
+    answer = client.post("/translate", json={**asked, "q": f"<p><b>{CAT}</b>", "format": "html"}).json()
+    for text in (answer["translatedText"], *answer["alternatives"]):
+        assert re.fullmatch(r"<p><b>.+</b>", text)
 
 
 def test_languages_and_what_is_not_translated(client):
@@ -328,9 +341,8 @@ def test_languages_and_what_is_not_translated(client):
     assert "en-fr" in error_of(client.post("/translate", json={**asked, "target": "de"}), 400)
     assert "not detected" in error_of(client.post("/translate", json={**asked, "source": "auto"}), 400)
     assert "not detected" in error_of(client.post("/detect", json={"q": CAT}), 400)
-    assert "html" in error_of(client.post("/translate", json={**asked, "format": "html", "alternatives": 1}), 400)
-    long = {**asked, "q": "cat " * 1001, "alternatives": 1}
-    assert "at most 1000" in error_of(client.post("/translate", json=long), 413)
+    long = client.post("/models/translate/translate", json={"texts": "cat " * 1001})
+    assert error_of(long, 413) == "a sentence of 1,001 tokens; send at most 1000"
     assert "send at most" in error_of(client.post("/translate", json={**asked, "q": ["cat"] * 129}), 413)
 
 
