@@ -507,7 +507,7 @@ def test_a_notice_is_shown_once_for_many_lines(trained):
 
 def test_a_sentence_that_names_a_url_is_not_asked_for_as_a_file(trained):
     """And of a long one the notice shows the beginning."""
-    for sentence in ("the cat sees https://a.org/b?c=d.html", "the cat / the dog"):
+    for sentence in ("the cat sees https://a.org/b?c=d.html", "the cat / the dog", "the cat and/or a dog."):
         assert "no file is called" not in regard("translate", trained, sentence).stderr
     long = f"{'the cat ' * 9}sees my/dog"
     notice = f"regard: no file is called '{long[:40]}…'; it is read as a sentence"

@@ -288,8 +288,9 @@ def is_sentence(argument: str) -> bool:
 
 def announce_sentence(argument: str) -> str:
     """The sentence; if it might be meant as a file, a notice on stderr says how it is read."""
-    one_word = len(argument.split()) == 1 and not argument.rstrip().endswith((".", "!", "?", "…"))
-    if one_word or re.search(r"\S/\S|\.\w{1,6}$", re.sub(r"\w+://\S+", "", argument)):
+    one_word = len(argument.split()) == 1
+    ends = argument.rstrip().endswith((".", "!", "?", "…"))
+    if not ends and (one_word or re.search(r"\S/\S|\.\w{1,6}$", re.sub(r"\w+://\S+", "", argument))):
         shown = argument if len(argument) <= MAX_QUOTED else f"{argument[:MAX_QUOTED]}…"
         typer.echo(f"regard: no file is called {shown!r}; it is read as a sentence", err=True)
     return argument
