@@ -74,7 +74,7 @@ SUITES: dict[str, Stages] = {
     "attention/backends/state": (files("attention", "gates", "kv_cache"),),
     "attention/kernels/stats": (files("attention", "stats_kernels", "stats", "stats_laws"),),
     "cli/model_build": (files("cli", "model_build"),),
-    "decode/translation": (files("cli", "model_build"), files("decode", "document_translation")),
+    "decode/translation": (files("cli", "model_build"), files("decode", "document_translation", "translate")),
     "tasks/translation/model_card": (files("tasks", "model_card"),),
     "ops/": (
         files("ops", "dropout", "linear_relu", "fused_qkv_linear", "linear_cross_entropy", "rdrop_loss"),

@@ -691,6 +691,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("synthesize_pairs", "goes on with other sentences", '["input"] != digest:', '["input"] == "":'),
         ("word_reader", "letters that were never seen", "(script not in ALPHABETS or letter in letters)", "True"),
         ("known_scripts", "any letter makes a script known", "if n > MIN_SHARE * counts.total()", "if n"),
+        ("lines", "a line of spaces has words", "[ids if text.strip() else [] for", "[ids for"),
     ],
     "tasks/translation/model_card.py": [
         ("model card", "energy of the GPU alone", 'one["seconds"] * measured["watts"][one["kind"]] for', 'one["seconds"] * measured["watts"]["cuda"] for'),
@@ -968,6 +969,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("find_protected", "found within another word", 'right = r"(?!\\w)" if', 'right = r"" if'),
         ("place_breaks", "one break takes the space of the next", "len(spaces) - (len(prose.breaks) - number)", "len(spaces)"),
         ("linked_span", "words linked elsewhere cost nothing", "else 1 if mark.start <= middle <= mark.end else -1", "else 1 if mark.start <= middle <= mark.end else 0"),
+        ("fit_span", "a mark ends in a space", "(is_punctuation(found[end - 1]) or found[end - 1].isspace())", "is_punctuation(found[end - 1])"),
     ],
     "decode/beam.py": [
         ("length penalty", "the exponent is a factor", "((5 + length) / 6) ** alpha", "((5 + length) / 6) * alpha"),
@@ -1079,7 +1081,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "serve/standard_routes.py": [
         ("completions", "with the stop text", "held[: min(ends)]", "held"),
         ("completions", "half a stop text is sent", "keep = longest_beginning(held, stops)", "keep = 0"),
-        ("translation", "a thread waits for the sentences of each document", "answers = await translate(asked)", "answers = await asyncio.to_thread(lambda words: asyncio.run_coroutine_threadsafe(translate(words), loop).result(), asked)"),
+        ("translation", "a thread waits for the sentences of each document", "answers = await translate(asked, rank) if asked", "answers = await asyncio.to_thread(lambda words: asyncio.run_coroutine_threadsafe(translate(words, rank), loop).result(), asked) if asked"),
+        ("translation", "every alternative is the best", "known[one.text][rank:]", "known[one.text][:]"),
         ("translation", "of each text the first line alone", "lines = [text.splitlines() or [\"\"] for text in texts]", "lines = [text.splitlines()[:1] or [\"\"] for text in texts]"),
     ],
     "decode/quantize.py": [

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from threading import Event
@@ -28,6 +29,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from regard.data.graphs import write_graph
+from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.decode import Beam, Greedy, prepare, translate
 from regard.decode.text_generation import ContinuousGeneration, GeneratedToken, TextRequest, generate
 from regard.decode.translation import translate_texts
@@ -48,8 +50,10 @@ from regard.serve.scheduler import (
     SearchPool,
 )
 from regard.serve.standard_routes import completion_parts, longest_beginning
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.node_classification.task import training_graph
 from regard.tasks.registry import TASKS, get_task
+from regard.tasks.translation.task import Translator
 from tests.see.untrained_models import CAT, LEARNERS, generator, translator
 
 from .client import HERE, TOKEN
@@ -319,6 +323,22 @@ def test_alternatives_are_made_of_the_next_best_of_every_sentence(client, models
     assert len(most["alternatives"]) == 7
     refused = client.post("/translate", json={**asked, "alternatives": 16})
     assert error_of(refused, 400) == "16 alternatives; this server gives 15 at most"
+
+
+def test_texts_that_name_their_languages_themselves_are_translated_line_by_line(models):
+    """Of a model of several languages, by a client that asks for none of them."""
+    tokenizer = SubwordTokenizer.bpe([CAT, "le chat noir"] * 4, size=300).with_tags([">>fr<<", ">>de<<"])
+    usual = models["translate"].settings
+    settings = replace(usual, text=PairTokenizerSettings(kind="bpe"), data=replace(usual.data, target="fr de"))
+    several = Translator.from_parts(tokenizer, tokenizer, settings=settings)
+    several.model.eval()
+    lines = [f">>fr<< {CAT}", ">>de<< the cat"]
+    with client_of_api(Api(ModelStore.from_models({"both": several}))) as client:
+        asked = {"q": ["\n".join(lines), lines[1]], "source": "en", "target": "fr de"}
+        answer = client.post("/translate", json={**asked, "alternatives": 1}).json()
+    best, second = ([one.text, one.alternatives[0].text] for one in several.translate(lines, n_best=2))
+    assert answer["translatedText"] == [f"{best[0]}\n{second[0]}", second[0]]
+    assert answer["alternatives"] == [[f"{best[1]}\n{second[1]}"], [second[1]]]
 
 
 def test_alternatives_keep_what_must_survive(client):
