@@ -30,6 +30,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("positions", "positions of the first batch element for all", "i[:, None, :, None]", "i[:1, None, :, None]"),
     ],
     "attention/softmax_variants.py": [
+        ("SoftmaxPlusOne", "without the 1", "softmax_with_sink(scores, visible, scores.new_zeros(1))", "softmax_with_sink(scores, visible, scores.new_full((1,), -torch.inf))"),
         ("Hard", "chooses the worst key", ".argmax(-1)", ".argmin(-1)"),
         ("Hard", "does not sample while training", "return self.training", "return self"),
         ("Sampled", "without noise", "one_hot_argmax(add_gumbel_noise(scores), visible)", "one_hot_argmax(scores, visible)"),
@@ -64,6 +65,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MultiToken", "sees what is hidden from the query", "torch.where(visible, pad(shown, (0, 0, a, 0))[:, :, :n], 0.0)", "pad(shown, (0, 0, a, 0))[:, :, :n]"),
     ],
     "attention/scaled_score.py": [
+        ("GivenScale", "not scaled", "return q * self.scale\n\n    def fold_k(self, k):\n        return k\n\n\ndef score_with_scale", "return q\n\n    def fold_k(self, k):\n        return k\n\n\ndef score_with_scale"),
         ("SoftCap", "caps nothing", "self.cap * torch.tanh(", "self.cap * ("),
         ("score_with_scale", "the model's own scale is ignored", "ScaledDot() if scale == width**-0.5 else GivenScale(scale)", "ScaledDot()"),
         ("LogitScale", "every head has the first head's temperature", "self.log_scale[heads.start : heads.stop]", "self.log_scale[: len(heads)]"),
@@ -171,6 +173,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("AttentionDropout", "always softmax", "dropout(self.then.weigh(", "dropout(Softmax().weigh("),
     ],
     "attention/position_variants.py": [
+        ("CoPE", "counts from the first key", "gates.flip(-1).cumsum(-1).flip(-1)", "gates.cumsum(-1)"),
+        ("CoPE", "the nearest whole position alone", "return low + (high - low) * (position - below)", "return low"),
+        ("RotaryScaling", "radians for turns", "turns = self.length * frequency / (2 * pi)", "turns = self.length * frequency"),
         ("Sinusoidal", "sine and cosine exchanged",
          "(angle.sin(), angle.cos()), -1)", "(angle.cos(), angle.sin()), -1)"),
         ("Sinusoidal", "frequencies fall twice as fast", "(-pair / model)", "(-2 * pair / model)"),
@@ -283,6 +288,16 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("sdpa", "never drops", "dropout_p=softmax_dropout(recipe.normaliser) or 0.0", "dropout_p=0.0"),
     ],
     "attention/gate.py": [
+        ("NoGate", "takes values and says nothing", 'raise ValueError("this recipe has no gate to give values to; use e.g. Recipe(gate=ScalarDecay(), ...)")', "return self"),
+        ("Forget", "remembers what it should forget", "        return logsigmoid(x)\n", "        return logsigmoid(-x)\n"),
+        ("Unnormalised", "hides by a product", "return torch.where(visible, scores, 0.0)", "return scores * visible"),
+        ("Retention", "later heads forget faster", "torch.exp2(-5.0 - h.double())", "torch.exp2(-5.0 + h.double())"),
+        ("Lightning", "grows with the distance", "return -Alibi(self.heads).slope(h)", "return Alibi(self.heads).slope(h)"),
+        ("ScalarDecay", "a decay of each feature", 'decay = "scalar"\n\n\n@dataclass(frozen=True)\nclass VectorDecay', 'decay = "vector"\n\n\n@dataclass(frozen=True)\nclass VectorDecay'),
+        ("VectorDecay", "multiplied by the temperature", "logsigmoid(x) / self.temperature", "logsigmoid(x) * self.temperature"),
+        ("Delta", "erases nothing", "    delta = True\n\n\n@dataclass(frozen=True)\nclass GatedDelta", "    delta = False\n\n\n@dataclass(frozen=True)\nclass GatedDelta"),
+        ("GatedDelta", "does not decay", '    decay = "scalar"\n    delta = True', '    decay = "none"\n    delta = True'),
+        ("KimiDelta", "one decay for all features", '    decay = "vector"\n    delta = True', '    decay = "scalar"\n    delta = True'),
         ("gate", "forgets in the other direction", "h, i - self.first) - token_values(total, b, h, j - self.first)", "h, j - self.first) - token_values(total, b, h, i - self.first)"),
         ("gate", "the decay before a token, not with it", "return log_decay.double().cumsum(2)", "return log_decay.double().cumsum(2) - log_decay"),
         ("gate", "erases without β", "beta[..., None] * products", "products"),
@@ -673,6 +688,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("TokenShard", "a torn file is read", "if end != size:", "if end > size + 8:"),
         ("TokenCorpus", "a shard of another corpus is read", "(len(shard), len(shard.ids), shard.crc32) != (one.pairs, one.ids, one.crc32)", "False"),
         ("TokenStream", "texts run into each other without BOS", "for piece in (np.array([BOS]), *text))", "for piece in (text[0][:1], *text))"),
+        ("LoadedPairs", "pairs begin where they end", "np.cumsum(sizes) - sizes, np.concatenate([shard.ids", "np.cumsum(sizes), np.concatenate([shard.ids"),
+        ("CorpusMixture", "read into memory whatever its size", "<= LOADED_BYTES else None", ">= 0 else None"),
         ("CorpusMixture", "weights are how often a pair is seen", "weight / max(count, 1) for weight", "weight for weight"),
     ],
     "data/cleaning.py": [

@@ -110,7 +110,7 @@ def variants(
     packed = TrainSettings(batch_size=round(args.side * 1.04), max_length=256, packed=True)
     padded = TrainSettings(batch_size=round(args.side * 1.06), max_length=256)
 
-    def ours() -> Transformer:
+    def ours(config: ModelConfig = config) -> Transformer:
         torch.manual_seed(0)
         model = build_model(config, words, words).to(device)
         assert isinstance(model, Transformer)
@@ -156,6 +156,9 @@ def variants(
         "ours, bf16-pure, captured step": lambda: captured(ours(), precision="bf16-pure", capture_step=True),
         "ours, bf16-pure, captured step, deterministic": lambda: captured(
             ours(), precision="bf16-pure", capture_step=True, deterministic=True
+        ),
+        "ours, bf16-pure, captured step, pre-norm": lambda: captured(
+            ours(replace(config, norm="pre")), precision="bf16-pure", capture_step=True
         ),
         "ours, bf16-pure, captured step, torch's AdamW": lambda: captured(
             ours(), precision="bf16-pure", capture_step=True, torch_adamw=True

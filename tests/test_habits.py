@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from regard.attention.backends import BACKENDS
+from regard.attention.parts import PARTS
+
 ROOT = Path(__file__).parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([\w-]+):(?!=)", MAKEFILE, re.MULTILINE))
@@ -95,6 +98,12 @@ def test_what_is_installed_by_name_is_pinned():
     requirements = [*PROJECT["dependencies"], *extras["serve"], *extras["dev"], *extras["docs"]]
     names = {re.match(r"[\w-]+", one)[0] for one in requirements}  # type: ignore[index]
     assert names - pinned - {"regard"} == set()
+
+
+def test_an_error_is_planted_into_every_part_and_backend():
+    """Otherwise benchmarks/mutants.py refuses to try them all."""
+    errors = runpy.run_path(str(ROOT / "benchmarks" / "planted.py"))["ERRORS"]
+    assert {*PARTS, *BACKENDS} - {part for planted in errors.values() for part, *_ in planted} == set()
 
 
 def test_every_planted_error_can_be_planted():

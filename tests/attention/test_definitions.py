@@ -1,6 +1,6 @@
 """Definitions whose breach no other test noticed; found by planting errors (benchmarks/mutants.py)."""
 
-from math import cos, sin
+from math import cos, pi, sin
 
 import pytest
 import torch
@@ -20,13 +20,16 @@ from regard.attention.position import NoPosition, Rotary
 from regard.attention.position_variants import (
     Alibi,
     Clipped,
+    CoPE,
     DependencyTree,
     Learned,
     LogBuckets,
     RelativeBias,
+    RotaryScaling,
     TreeDepth,
 )
 from regard.attention.recipe import Recipe
+from regard.attention.scaled_score import GivenScale
 from regard.attention.score import Cosine, Dot, Feature
 from regard.attention.softmax_variants import Sampled, StraightThrough, reinforce
 from regard.attention.sparse_patterns import Block
@@ -50,6 +53,11 @@ def everything(scores: Tensor) -> Tensor:
 
 def test_the_cosine_of_three_four_and_the_second_axis_is_four_fifths():
     assert_close(Cosine(temperature=5.0).compare(row(3, 4), row(0, 2)).item(), 4.0)
+
+
+def test_a_score_takes_the_scale_that_is_given():
+    q, k = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[3.0, 4.0]]]])
+    assert GivenScale(0.25).compare(q, k).item() == 11 / 4
 
 
 def test_the_feature_maps_relu_and_exp():
@@ -162,6 +170,22 @@ def test_the_second_pair_of_four_features_turns_a_hundred_times_slower():
     """10000^(-2/4) = 1/100, so at position 100 it has rotated by one radian."""
     rotated = Rotary().rotate(row(0, 0, 1, 0), torch.tensor([100])).flatten()
     assert_close(rotated.tolist(), [0.0, 0.0, cos(1), sin(1)])
+
+
+def test_what_turns_seldom_within_a_text_is_slowed_down():
+    """4, 2 and ½ turns in 100 tokens: kept from 3 on, slowed down by 4 up to 1, half of both between them."""
+    frequency = 2 * pi * torch.tensor([4.0, 2.0, 0.5]) / 100
+    scaled = RotaryScaling(factor=4.0, length=100, slow=1.0, fast=3.0).scale(frequency)
+    assert_close(scaled / frequency, torch.tensor([1.0, 1 / 2 + 1 / 8, 1 / 4]))
+
+
+def test_contextual_positions_count_back_from_the_query():
+    """Scores of 0 open every gate by a half: the keys stand at 1½, 1 and ½, and e[p] is 10 p."""
+    position = CoPE(max_position=2, head=1)
+    position.vectors.data = torch.tensor([[0.0], [10.0], [20.0]])
+    q, k = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 3, 1)
+    seen = steps(q, k, k, Recipe(position=position))
+    assert_close((seen.adjusted - seen.scores).detach()[0, 0], torch.tensor([[15.0, 10.0, 5.0]]))
 
 
 @pytest.mark.parametrize("position", [Rotary(), Alibi(heads=3)], ids=str)

@@ -156,6 +156,31 @@ def test_retention_and_lightning_decay_as_their_papers_say():
     assert_close(steps(q, q, q, recipe_of(Retention())).weights[0, :, 1, 0], torch.tensor([31 / 32, 63 / 64]).double())
 
 
+def test_the_gated_delta_rule_of_each_feature_by_hand():
+    """β = 1, keys e₁ and e₂, a₂ = (1/2, 1/4): S₂ = e₁ v₁/2 + e₂ v₂, for e₂ erases nothing of e₁."""
+    k, q = torch.eye(2)[None, None], torch.ones(1, 1, 2, 2)
+    decay = torch.tensor([[0.9, 0.9], [0.5, 0.25]]).log()[None, None]
+    gated = recipe_of(KimiDelta()).with_gate(log_decay=decay, beta=torch.ones(1, 1, 2))
+    assert_close(steps(q, k, k, gated).weights[0, 0], torch.tensor([[1.0, 0], [0.5, 1]]))
+
+
+def test_decays_are_sigmoids_of_what_is_projected_from_a_token():
+    x, rate = torch.tensor([0.0, 3.0]).log1p(), torch.tensor(1.0)  # σ is 1/2 and 4/5
+    assert_close(Forget().make_log_decay(x, rate).exp(), torch.tensor([1 / 2, 4 / 5]))
+    assert_close(VectorDecay(temperature=2.0).make_log_decay(x, rate).exp(), torch.tensor([1 / 2, 4 / 5]).sqrt())
+
+
+def test_scores_that_are_not_normalised_hide_what_is_no_number():
+    scores = torch.tensor([[[[2.0, torch.nan, torch.inf, -1.0]]]])
+    visible = torch.tensor([[[[True, False, False, True]]]])
+    assert_close(Unnormalised().weigh(scores, visible), torch.tensor([[[[2.0, 0, 0, -1.0]]]]))
+
+
+def test_a_recipe_without_a_gate_takes_no_values():
+    with pytest.raises(ValueError, match="this recipe has no gate to give values to"):
+        Recipe().with_gate(log_decay=torch.zeros(1, 1, 3))
+
+
 # --- laws ---
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.data import token_files
 from regard.data.token_files import (
     CORPUS_FILE,
     CorpusMixture,
@@ -45,15 +46,21 @@ def test_whatever_is_written_is_read_back(tmp_path_factory, examples):
     assert corpus[3:5] == [corpus[n] for n in range(3, min(5, len(corpus)))]
 
 
-@given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=200), st.data())
-def test_pairs_that_are_read_together_are_those_that_are_read_one_by_one(tmp_path_factory, examples, data):
+@pytest.mark.parametrize("loaded", [True, False])
+@given(examples=st.lists(st.tuples(IDS, IDS), min_size=1, max_size=200), data=st.data())
+def test_pairs_that_are_read_together_are_those_that_are_read_one_by_one(tmp_path_factory, loaded, examples, data):
+    """Whether all are in memory, or read from their shards."""
     folder = tmp_path_factory.mktemp("law")
     corpora = [write_examples(folder / name, [examples, examples[:3]]) for name in "ab"]
     mixture = CorpusMixture(tuple(corpora))
     rows = data.draw(st.lists(st.integers(0, len(mixture) - 1), min_size=1))
-    found = [np.split(side.ids, np.cumsum(side.sizes)[:-1]) for side in mixture.sides(np.array(rows))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_files, "LOADED_BYTES", 2**20 if loaded else 0)
+        assert (mixture.loaded is not None) is loaded
+        found = [np.split(side.ids, np.cumsum(side.sizes)[:-1]) for side in mixture.sides(np.array(rows))]
     pairs = [(source.tolist(), target.tolist()) for source, target in zip(*found, strict=True)]
     assert pairs == [mixture[row] for row in rows]
+    assert mixture.loaded is None or [mixture.loaded[row] for row in rows] == pairs
 
 
 def test_a_pair_of_68_ids_takes_140_bytes(tmp_path):

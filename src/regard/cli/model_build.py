@@ -72,6 +72,7 @@ from regard.tasks.translation.task import (
     evaluate_translations,
     train_tokenizers,
 )
+from regard.training.checkpoint import WEIGHTS
 from regard.training.config import TrainSettings
 
 T = TypeVar("T")
@@ -698,7 +699,8 @@ class ModelBuild:
         student = self.load("student", "cpu")
         systems = [*systems, *(["int8"] if can_be_int8(student) else [])]
         if self.recipe.distillation.enabled and (other := self.recipe.distillation.recipe):
-            systems = [f"teacher of {Path(other).stem}", *systems]
+            weights = self.other(other).folder / "teacher" / WEIGHTS
+            systems = [*([f"teacher of {Path(other).stem}"] if weights.exists() else []), *systems]  # it may be removed
         dev = {system: self.measure(system, "dev") for system in systems}
         results: dict[str, Any] = {"dev": {system: sets for system, (sets, _) in dev.items()}}
         if self.test and self.recipe.data.test:

@@ -351,7 +351,8 @@ def prepare_corpora(request: Preparation[Any], progress: Progress = no_report) -
     make_folder(request.out)
     plan = load_plan(request) or make_plan(request, progress)
     before, writers = SeenFilter(request.duplicates, request.excluded), request.writers(plan.counts)
-    found = [prepare_source(request, plan, number, before, writer, progress) for number, writer in enumerate(writers)]
+    with worker_pool(request.workers) as pool:
+        found = [prepare_source(request, plan, n, before, writer, pool, progress) for n, writer in enumerate(writers)]
     reports = {one.folder.name: one.description["cleaning"] for one in found}
     write_text_atomic(request.out / REPORT_FILE, json.dumps(reports, ensure_ascii=False, indent=1) + "\n")
     return found
@@ -659,6 +660,7 @@ def prepare_source(
     number: int,
     before: SeenFilter,
     writer: ShardWriter[E],
+    pool: ProcessPoolExecutor | None,
     progress: Progress,
 ) -> TokenCorpus:
     """One corpus. All of its text is read even where shards are there: what comes later must not repeat it."""
@@ -675,30 +677,41 @@ def prepare_source(
             if not complete and not paths[-1].exists():
                 yield chunk, paths[-1]
 
-    run_jobs(writer, jobs(), request.workers)
+    run_jobs(writer, jobs(), pool, 2 * request.workers)
     if not complete:
         finish_corpus(request, source, folder, paths)
     return TokenCorpus.open(folder)
 
 
-def run_jobs(writer: ShardWriter[E], jobs: Iterator[tuple[Chunk[E], Path]], workers: int) -> None:
-    """All jobs, in so many processes; as many more wait at most, so that memory is bounded."""
-    if workers == 1:
+def run_jobs(
+    writer: ShardWriter[E], jobs: Iterator[tuple[Chunk[E], Path]], pool: ProcessPoolExecutor | None, most: int
+) -> None:
+    """All jobs, at most so many under way or waiting, so that memory is bounded; without a pool in this process."""
+    if pool is None:
         for job in jobs:
             writer(*job)
+        return
+    running = deque[Future[None]]()
+    for job in jobs:
+        running.append(pool.submit(writer, *job))
+        while len(running) > most or (running and running[0].done()):
+            running.popleft().result()
+    for one in running:
+        one.result()
+
+
+@contextmanager
+def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
+    """So many processes for all corpora, each of which imports all of this anew; none where one is enough."""
+    if workers == 1:
+        yield None
         return
     # a thread of the tokenizers in every process would make more threads than cores
     with (
         environment(TOKENIZERS_PARALLELISM="false"),
         ProcessPoolExecutor(workers, get_context("spawn"), exit_with_parent) as pool,
     ):
-        running = deque[Future[None]]()
-        for job in jobs:
-            running.append(pool.submit(writer, *job))
-            while len(running) > 2 * workers or (running and running[0].done()):
-                running.popleft().result()
-        for one in running:
-            one.result()
+        yield pool
 
 
 @contextmanager

@@ -55,6 +55,7 @@ GATHER_PAIRS = 4096  # pairs whose ids are copied at a time
 ID_DTYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 LENGTH_DTYPE, START_DTYPE, RUN_DTYPE = np.dtype("<u2"), np.dtype("<u8"), np.dtype("<u4")
 MAX_SHARDS = 4096
+LOADED_BYTES = 2**29  # of corpora that are read into memory whole, when many pairs at once are asked for
 TEXT = "text"  # the content of a corpus that has no pairs
 
 Example = tuple[Sequence[int], Sequence[int]]
@@ -317,6 +318,34 @@ class TokenShard(NumberedPairs):
         return sides[:, 0], sides[:, 1], bounds[:-1], np.diff(bounds)
 
 
+@dataclass(frozen=True, eq=False)
+class LoadedPairs(NumberedPairs):
+    """The pairs of many shards in memory, one shard behind the other: many are gathered at once, where each shard of
+    its own costs as long as a hundred pairs."""
+
+    lengths: NDArray[Any] = field(repr=False)
+    starts: Numbers = field(repr=False)
+    ids: NDArray[Any] = field(repr=False)
+
+    @staticmethod
+    def of(shards: Sequence[TokenShard]) -> "LoadedPairs":
+        lengths = np.concatenate([shard.lengths for shard in shards])
+        sizes = lengths.sum(1, dtype=np.int64)
+        return LoadedPairs(lengths, np.cumsum(sizes) - sizes, np.concatenate([shard.ids for shard in shards]))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def pair(self, index: int) -> Example:
+        source, target = map(int, self.lengths[index])
+        ids = self.ids[self.starts[index] : self.starts[index] + source + target].tolist()
+        return ids[:source], ids[source:]
+
+    def gather(self, rows):
+        sides = self.lengths[rows].astype(np.int64)
+        return sides, gather_rows(self.ids, self.starts[rows], sides.sum(1))
+
+
 # --- corpora ---
 
 
@@ -474,9 +503,15 @@ class CorpusMixture(ConcatenatedPairs):
     def parts(self) -> Sequence[TokenCorpus]:
         return self.corpora
 
+    @cached_property
+    def loaded(self) -> "LoadedPairs | None":
+        """All pairs in memory, if they are few enough to be held there."""
+        shards = [shard for corpus in self.corpora for shard in corpus.shards]
+        return LoadedPairs.of(shards) if sum(corpus.bytes for corpus in self.corpora) <= LOADED_BYTES else None
+
     def sides(self, rows: Numbers) -> tuple[TokenLists, TokenLists]:
         """The sources and the targets of many pairs at once."""
-        sizes, ids = self.gather(rows)
+        sizes, ids = (self.loaded or self).gather(rows)
         starts = np.cumsum(sizes.ravel()).reshape(-1, 2) - sizes
         source, target = (TokenLists(gather_rows(ids, starts[:, n], sizes[:, n]), sizes[:, n]) for n in (0, 1))
         return source, target
