@@ -74,7 +74,7 @@ SUITES: dict[str, Stages] = {
     "attention/backends/state": (files("attention", "gates", "kv_cache"),),
     "attention/kernels/stats": (files("attention", "stats_kernels", "stats", "stats_laws"),),
     "cli/model_build": (files("cli", "model_build"),),
-    "decode/translation": (files("cli", "model_build"),),
+    "decode/translation": (files("cli", "model_build"), files("decode", "document_translation", "translate")),
     "tasks/translation/model_card": (files("tasks", "model_card"),),
     "ops/": (
         files("ops", "dropout", "linear_relu", "fused_qkv_linear", "linear_cross_entropy", "rdrop_loss"),
@@ -127,6 +127,7 @@ SUITES: dict[str, Stages] = {
         files("tasks", "autoencoding_latents"),
     ),
     "decode/document_translation": (files("decode", "document_translation"),),
+    "decode/protected_spans": (files("decode", "document_translation"),),
     "decode/kernels": (files("decode", "kernels"),),
     "decode/continuous": (files("decode", "continuous"),),
     "decode/text_generation": (files("decode", "generation"), files("see", "beam_tree")),

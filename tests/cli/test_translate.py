@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from regard.data import SentencePair
 from regard.decode import Beam, Greedy, Sampling
 from regard.decode.alignment import format_links, load_alignment_heads
+from regard.decode.document_translation import sentence_translator
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE
+from regard.models.config import ModelConfig
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.cli import prompt_loop
-from regard.tasks.translation.task import Translator
+from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.world import World, translation_pairs
 
 from .commands import assert_done, assert_plain, assert_refused, no_room, output_lines, regard
@@ -26,6 +30,17 @@ LINES = ["--format", "lines"]
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
     return [source for source, _ in translation_pairs(World(max_length=6), "fr", 50, "train")]
+
+
+@pytest.fixture(scope="module")
+def of_subwords(tmp_path_factory) -> Path:
+    """A translator whose vocabulary spells every text, of letters that it has seen or not; it is of no use."""
+    pairs = [SentencePair(*pair) for pair in translation_pairs(World(max_length=6), "fr", 50, "train")]
+    text = PairTokenizerSettings(kind="bpe", vocab_size=400)
+    model = ModelConfig(kind="transformer", layers=1, model=12, heads=2, hidden=20, dropout=0.0)
+    folder = tmp_path_factory.mktemp("subwords") / "run"
+    Translator.from_examples(pairs, TranslationSettings(text=text, model=model)).save(folder)
+    return folder
 
 
 # --- a line for a line ---
@@ -118,6 +133,13 @@ def test_an_empty_line_stays_empty(trained):
     assert output_lines(regard("translate", trained, "-", "--scores", typed="\n")) == ["0.0000\t"]
 
 
+def test_a_line_of_spaces_is_empty_though_a_vocabulary_may_have_spaces(of_subwords):
+    found = output_lines(regard("translate", of_subwords, "-", *LINES, typed="the cat\n   \nthe dog\n"))
+    assert [bool(line) for line in found] == [True, False, True]
+    why = "stdin:2: the line is empty; remove it, or leave out --strict to keep it empty"
+    assert_refused(regard("translate", of_subwords, "-", "--strict", typed="the cat\n   \n"), why)
+
+
 # --- documents ---
 
 MARKDOWN = "# the cat\n\n- the **cat** sleeps\n  17 https://a.org/b\n\n```\nthe dog\n```\n"
@@ -153,6 +175,8 @@ def test_a_sentence_of_ten_thousand_tokens_is_translated_and_unknown_words_are_c
     answer = regard("translate", trained, "-", "--beam", 1, typed=f"{'cat ' * 10_000}\nzebra\nשלום עולם\n")
     assert output_lines(answer)[1:] == ["zebra", "שלום עולם"]
     assert answer.stderr == "regard: 'zebra' and 2 more words are out of vocabulary; copied\n"
+    answer = regard("translate", trained, "-", typed="zebra\nzebra\nшalom zebra\n")
+    assert answer.stderr == "regard: 'zebra' and 1 more word are out of vocabulary; copied\n"
 
 
 def test_formats_that_make_no_sense(trained):
@@ -236,7 +260,7 @@ def test_unknown_words_and_characters(trained):
         "regard: stdin:1: 'zebra' is out of vocabulary; it is translated as <unk>",
         "regard: stdin:2: '😀' is out of vocabulary; it is translated as <unk>",
         "regard: stdin:3: 'שלום' is out of vocabulary; it is translated as <unk>",
-        "regard: and 1 more lines with out-of-vocabulary words",
+        "regard: and 1 more line with out-of-vocabulary words",
     ]
     answer = regard("translate", trained, "-", *LINES, typed="x" * 5000)
     assert answer.stderr == f"regard: stdin:1: '{'x' * 40}…' is out of vocabulary; it is translated as <unk>\n"
@@ -248,6 +272,18 @@ def test_strict_refuses_what_would_be_guessed(trained):
     why = "stdin:2: the line is empty; remove it, or leave out --strict to keep it empty"
     assert_refused(regard("translate", trained, "-", "--strict", typed="the cat\n\n"), why)
     assert len(output_lines(regard("translate", trained, "-", "--strict", typed="the cat\n"))) == 1
+
+
+def test_words_of_letters_that_a_model_of_subwords_has_not_seen_are_named(of_subwords):
+    text = "the cat\n我爱你 the cat\nČapek sleeps, l'été\n"
+    answer = regard("translate", of_subwords, "-", *LINES, typed=text)
+    assert len(output_lines(answer)) == 3
+    assert answer.stderr.splitlines() == [
+        "regard: stdin:2: '我爱你' is out of vocabulary; it is translated letter by letter",
+        "regard: stdin:3: 'Čapek' is out of vocabulary; it is translated letter by letter",
+    ]
+    why = "stdin:2: '我爱你' is out of vocabulary; replace it, or leave out --strict to translate it letter by letter"
+    assert_refused(regard("translate", of_subwords, "-", "--strict", typed=text), why)
 
 
 def test_a_wrong_encoding(trained):
@@ -358,6 +394,30 @@ def test_a_streamed_translation_is_the_same_text(trained, type_lines, capsys, se
     assert capsys.readouterr().out.splitlines() == wanted
 
 
+def test_what_is_typed_is_a_document(of_subwords, type_lines, capsys):
+    """As on the command line: what the model cannot read, URLs and numbers are copied."""
+    translator = Translator.load(of_subwords)
+    type_lines("我爱你", "See https://a.org/b?c=1 17 cats. The dog sleeps", "cat")
+    prompt_loop(translator, Beam(2), 1000, scores=False, by=sentence_translator(translator, Beam(2)))
+    found = capsys.readouterr()
+    typed = output_lines(regard("translate", of_subwords, "cat", "--beam", 2, "--length-penalty", 0))
+    assert found.out.splitlines()[0] == "我爱你"
+    assert "https://a.org/b?c=1" in found.out.splitlines()[1]
+    assert found.out.splitlines()[2:] == typed
+    assert found.err.count("regard: ") == found.err.count("'我爱你' is out of vocabulary; copied") == 1
+
+
+def test_a_terminal_is_answered_with_documents_too(of_subwords, start):
+    keyboard, terminal = os.openpty()
+    name = os.ttyname(terminal)
+    os.write(keyboard, "我爱你 https://a.org/b?c=1\n\n".encode())
+    process = start("translate", of_subwords, stdin=name, err=name)
+    assert process.ends() == 0
+    assert process.out.read_text(encoding="utf-8") == "我爱你 https://a.org/b?c=1\n"
+    os.close(terminal)
+    os.close(keyboard)
+
+
 def test_a_mistake_in_a_typed_line_does_not_end_the_conversation(trained, type_lines, capsys):
     type_lines("the zebra", "cat " * 9, "the caf\udce9", "the cat", "", "never asked for")
     prompt_loop(Translator.load(trained), Greedy(), 7, scores=False)
@@ -404,6 +464,63 @@ def test_a_sentence_may_stand_on_the_command_line(trained):
     answer = regard("translate", trained, "the cat.en")
     assert assert_done(answer) == assert_done(regard("translate", trained, "a.en"))
     assert "no file is called" not in answer.stderr
+
+
+def test_a_word_may_stand_on_the_command_line(trained):
+    answer = regard("translate", trained, "cat")
+    assert assert_done(answer) == assert_done(regard("translate", trained, "-", typed="cat"))
+    assert answer.stderr == "regard: no file is called 'cat'; it is read as a sentence\n"
+    assert regard("translate", trained, "cat.").stderr == ""
+    as_line = regard("translate", trained, "cat", "--scores")
+    assert len(output_lines(as_line)) == 1
+    assert as_line.stderr == answer.stderr
+    assert_refused(regard("translate", trained, "cat.en"), "cat.en: no such file")
+
+
+@pytest.mark.parametrize("options", [[], LINES, ["--n-best", 2, "--length-penalty", 0], ["--format", "markdown"]])
+def test_a_text_without_a_word_is_refused_on_the_command_line_and_stays_empty_elsewhere(options, trained):
+    for text in ("", " ", "\n\t"):
+        assert_refused(regard("translate", trained, text, *options), "the sentence is empty; give at least one word")
+    answer = regard("translate", trained, "-", *options, typed="")
+    assert assert_done(answer) == ""
+    if not options:
+        assert answer.stderr == "regard: - is empty; there is nothing to translate\n"
+    Path("empty.md").write_text("\n \n")
+    answer = regard("translate", trained, "empty.md", "--out", "leer.md")
+    assert_done(answer)
+    assert answer.stderr == "regard: empty.md is empty; there is nothing to translate\ntranslated: leer.md\n"
+    assert Path("leer.md").read_text() == "\n \n"
+
+
+def test_a_notice_is_shown_once_for_many_lines(trained):
+    Path("text.en").write_text("the cat\n" * 7)
+    answer = regard("translate", trained, "text.en", "--n-best", 2)
+    assert len(output_lines(answer)) == 14
+    assert answer.stderr.count("n-best lists are ranked") == len(answer.stderr.splitlines()) == 1
+    Path("text.txt").write_text("the zebra. the zebra sleeps\n" * 7)
+    answer = regard("translate", trained, "text.txt", "--out", "texte.txt")
+    assert_done(answer)
+    assert answer.stderr.splitlines() == ["translated: texte.txt", "regard: 'zebra' is out of vocabulary; copied"]
+    answer = regard("translate", trained, "my cats/zebra", "--scores")
+    assert answer.stderr.count("no file is called") == 1
+
+
+def test_a_sentence_that_names_a_url_is_not_asked_for_as_a_file(trained):
+    """And of a long one the notice shows the beginning."""
+    for sentence in ("the cat sees https://a.org/b?c=d.html", "the cat / the dog", "the cat and/or a dog."):
+        assert "no file is called" not in regard("translate", trained, sentence).stderr
+    long = f"{'the cat ' * 9}sees my/dog"
+    notice = f"regard: no file is called '{long[:40]}…'; it is read as a sentence"
+    assert regard("translate", trained, long).stderr.splitlines()[0] == notice
+
+
+def test_a_dash_is_stdout_and_no_name_of_a_file(trained):
+    answer = regard("translate", trained, "the cat", "--out", "-")
+    assert assert_done(answer) == assert_done(regard("translate", trained, "the cat"))
+    Path("text.en").write_text("the cat\n")
+    refused = regard("translate", trained, "text.en", "--align", "-")
+    assert_refused(refused, "- stands for stdout, which has other output here; give the name of a file")
+    assert not Path("-").exists()
 
 
 def test_best_says_why_log_probabilities_are_not_in_order(trained):

@@ -15,8 +15,9 @@ from regard.data.documents import DOCUMENT_FORMATS
 from regard.data.tokenizers.base import ByteTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.decode import Greedy, SentenceTranslator, translate_document
-from regard.decode.document_translation import NUMBER, known_scripts, translate_documents, undo_form, word_reader
-from regard.decode.translation import translate_texts
+from regard.decode.document_translation import translate_documents, undo_form
+from regard.decode.protected_spans import NUMBER
+from regard.decode.translation import known_scripts, translate_texts, word_reader
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.task import TranslationSettings, Translator
@@ -213,6 +214,14 @@ def test_marks_go_with_the_words_they_are_linked_to():
     assert translate_document("the **black** cat sleeps", replace(by, align=None), "markdown") == (
         "(the) **(black)** (cat sleeps)"
     )
+
+
+def test_a_mark_does_not_end_before_the_space_of_french_punctuation():
+    """Emphasis that ends in a space is none in Markdown."""
+    words = [((0, 5), (0, 4)), ((6, 10), (5, 9)), ((11, 20), (10, 17)), ((21, 22), (10, 17)), ((23, 27), (19, 22))]
+    by = translator_by(lambda text: "C'est très important: voir", target="fr", align=lambda *_: words)
+    found = translate_document("This very **crucial**: see", by, "markdown")
+    assert found == "C'est très **important** : voir"
 
 
 def test_sentences_of_a_document_share_batches_and_are_translated_once():

@@ -90,6 +90,15 @@ def test_a_line_break_that_a_model_spells_does_not_break_the_line(translator):
     assert detokenize_line(spelt, ids) == "le chat  noir "
 
 
+def test_a_text_of_spaces_is_empty_though_it_has_tokens():
+    spelt = Translator.from_examples(
+        KNOWN, TranslationSettings(text=PairTokenizerSettings(kind="characters"), model=TINY)
+    )
+    assert spelt.source.encode("  ")
+    assert [text == "" for text in translate_texts(spelt, ["the cat", "  ", "\t"], Greedy())] == [False, True, True]
+    assert spelt.translate("  ").text == ""
+
+
 def test_unknown_words_are_named(translator):
     assert unknown_source_words(translator, "the zebra and the 😀") == ["zebra", "and", "😀"]
     assert unknown_source_words(translator, "the") == []

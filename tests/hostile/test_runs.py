@@ -104,7 +104,7 @@ MOMENTS = {
         pretrained, "write_text_atomic", lambda path: path.name == "settings.toml", not_done, 1
     ),
     "after the settings": Moment(pretrained, "write_text_atomic", lambda path: path.name == "settings.toml", done, 1),
-    "in the first checkpoint": Moment(checkpoint, "save_file", lambda path: "model" in path.name, half_written, 1),
+    "in the first checkpoint": Moment(checkpoint, "save_tensors", lambda path: "model" in path.name, half_written, 1),
     "after the first checkpoint": Moment(Path, "rename", lambda path: ".draft" in path.name, done, 1),
     "before the finished weights": Moment(train_run, "write_weights", lambda path: "model" in path.name, not_done, 1),
     "after the finished weights": Moment(train_run, "write_weights", lambda path: "model" in path.name, done, 1),

@@ -462,9 +462,9 @@ def test_a_run_comes_back_from_hugging_face_to_the_bit(exported_to_hf, run, tmp_
 def test_a_hugging_face_folder_of_other_weights_is_not_kept(run, tmp_path, monkeypatch):
     from regard.interop.huggingface import exporting
 
-    save = exporting.save_file
+    save = exporting.save_tensors
     monkeypatch.setattr(
-        exporting, "save_file", lambda tensors, *rest: save({k: x * 1.2 for k, x in tensors.items()}, *rest)
+        exporting, "save_tensors", lambda tensors, *rest: save({k: x * 1.2 for k, x in tensors.items()}, *rest)
     )
     found = command("export", run, "--to", "hf", "--out", tmp_path / "out")
     assert found.exit_code == 2

@@ -1,5 +1,6 @@
 """Safetensors files: every memory layout, and files with the names of earlier versions."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ from regard.models.safetensors_io import (
     unpack_weights,
     write_weights,
 )
-from regard.training.checkpoint import average
+from regard.training.checkpoint import Progress, average, write_checkpoint
 
 
 class Strided(nn.Module):
@@ -51,6 +52,26 @@ class Strided(nn.Module):
         one, other = (torch.randn(*shape[:-1], shape[-1] * step)[..., ::step].permute(back) for _ in range(2))
         self.weight = nn.Parameter(one)
         self.register_buffer("counts", other)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_who_may_read_a_new_file_may_read_weights(mask, tmp_path):
+    """Whatever the library makes of it; and a file that is there keeps its permissions."""
+    before = os.umask(mask)
+    try:
+        write_weights({"weight": torch.ones(2)}, tmp_path / "new")
+        layer = nn.Linear(2, 2)
+        write_checkpoint(tmp_path / "run", layer, torch.optim.AdamW(layer.parameters()), Progress())
+        (tmp_path / "plain").touch()
+        (tmp_path / "old").touch(0o640)
+        (tmp_path / "old").chmod(0o640)
+        write_weights({"weight": torch.ones(2)}, tmp_path / "old")
+    finally:
+        os.umask(before)
+    weights = [tmp_path / "new", *(tmp_path / "run").rglob("*.safetensors")]
+    assert {path.stat().st_mode for path in weights} == {(tmp_path / "plain").stat().st_mode}
+    assert len(weights) == 3
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o640
 
 
 @settings(max_examples=30, deadline=None)

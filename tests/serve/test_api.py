@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from threading import Event
@@ -28,6 +29,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from regard.data.graphs import write_graph
+from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.decode import Beam, Greedy, prepare, translate
 from regard.decode.text_generation import ContinuousGeneration, GeneratedToken, TextRequest, generate
 from regard.decode.translation import translate_texts
@@ -48,8 +50,10 @@ from regard.serve.scheduler import (
     SearchPool,
 )
 from regard.serve.standard_routes import completion_parts, longest_beginning
+from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.node_classification.task import training_graph
 from regard.tasks.registry import TASKS, get_task
+from regard.tasks.translation.task import Translator
 from tests.see.untrained_models import CAT, LEARNERS, generator, translator
 
 from .client import HERE, TOKEN
@@ -298,21 +302,53 @@ def test_a_refusal_names_the_field_and_what_is_wrong_with_the_type_it_has(client
     assert "UTF-8" in error_of(
         client.post("/translate", content=b'{"q":"\xff"}', headers={"Content-Type": "application/json"}), 400
     )
+    for content in (b"nonsense", b'{"q": ', b"{'q': 'x'}"):
+        refused = client.post("/translate", content=content, headers={"Content-Type": "application/json"})
+        assert error_of(refused, 400) == "the body is not JSON; send an object, with Content-Type: application/json"
     refused = client.put("/translate")
     assert error_of(refused, 405) == "PUT is not for /translate; GET /openapi.json lists what there is"
     assert refused.headers["Allow"] == "POST"
 
 
-def test_alternatives_are_the_rest_of_the_n_best_list(client, models):
-    asked = {"q": [CAT], "source": "en", "target": "fr", "alternatives": 2}
-    answer = client.post("/translate", json=asked).json()
-    twice = client.post("/translate", json={**asked, "q": f"{CAT}\n{CAT}"}).json()
-    assert [twice["translatedText"]] == [f"{text}\n{text}" for text in answer["translatedText"]]
+def test_alternatives_are_made_of_the_next_best_of_every_sentence(client, models):
+    asked = {"q": [CAT], "source": "en", "target": "fr"}
+    answer = client.post("/translate", json={**asked, "alternatives": 2}).json()
+    assert answer["translatedText"] == client.post("/translate", json=asked).json()["translatedText"]
     output = models["translate"].translate(CAT, beam=5, n_best=3)
-    assert [answer["translatedText"], answer["alternatives"]] == [
-        [output.text],
-        [[one.text for one in output.alternatives]],
-    ]
+    assert answer["alternatives"] == [[one.text for one in output.alternatives]]
+    twice = client.post("/translate", json={**asked, "q": f"{CAT}\n{CAT}", "alternatives": 2}).json()
+    (texts,) = answer["alternatives"]
+    assert twice["alternatives"] == [f"{text}\n{text}" for text in texts]
+    most = client.post("/translate", json={**asked, "q": "the cat", "alternatives": 7}).json()
+    assert len(most["alternatives"]) == 7
+    refused = client.post("/translate", json={**asked, "alternatives": 16})
+    assert error_of(refused, 400) == "16 alternatives; this server gives 15 at most"
+
+
+def test_texts_that_name_their_languages_themselves_are_translated_line_by_line(models):
+    """Of a model of several languages, by a client that asks for none of them."""
+    tokenizer = SubwordTokenizer.bpe([CAT, "le chat noir"] * 4, size=300).with_tags([">>fr<<", ">>de<<"])
+    usual = models["translate"].settings
+    settings = replace(usual, text=PairTokenizerSettings(kind="bpe"), data=replace(usual.data, target="fr de"))
+    several = Translator.from_parts(tokenizer, tokenizer, settings=settings)
+    several.model.eval()
+    lines = [f">>fr<< {CAT}", ">>de<< the cat"]
+    with client_of_api(Api(ModelStore.from_models({"both": several}))) as client:
+        asked = {"q": ["\n".join(lines), lines[1]], "source": "en", "target": "fr de"}
+        answer = client.post("/translate", json={**asked, "alternatives": 1}).json()
+    best, second = ([one.text, one.alternatives[0].text] for one in several.translate(lines, n_best=2))
+    assert answer["translatedText"] == [f"{best[0]}\n{second[0]}", second[0]]
+    assert answer["alternatives"] == [[f"{best[1]}\n{second[1]}"], [second[1]]]
+
+
+def test_alternatives_keep_what_must_survive(client):
+    asked = {"source": "en", "target": "fr", "alternatives": 3}
+    answer = client.post("/translate", json={**asked, "q": f"{CAT} https://a.org/b?c=1 17 Čapek"}).json()
+    for text in (answer["translatedText"], *answer["alternatives"]):
+        assert {"https://a.org/b?c=1", "17", "Čapek"} <= set(text.split())
+    answer = client.post("/translate", json={**asked, "q": f"<p><b>{CAT}</b>", "format": "html"}).json()
+    for text in (answer["translatedText"], *answer["alternatives"]):
+        assert re.fullmatch(r"<p><b>.+</b>", text)
 
 
 def test_languages_and_what_is_not_translated(client):
@@ -325,9 +361,8 @@ def test_languages_and_what_is_not_translated(client):
     assert "en-fr" in error_of(client.post("/translate", json={**asked, "target": "de"}), 400)
     assert "not detected" in error_of(client.post("/translate", json={**asked, "source": "auto"}), 400)
     assert "not detected" in error_of(client.post("/detect", json={"q": CAT}), 400)
-    assert "html" in error_of(client.post("/translate", json={**asked, "format": "html", "alternatives": 1}), 400)
-    long = {**asked, "q": "cat " * 1001, "alternatives": 1}
-    assert "at most 1000" in error_of(client.post("/translate", json=long), 413)
+    long = client.post("/models/translate/translate", json={"texts": "cat " * 1001})
+    assert error_of(long, 413) == "a sentence of 1,001 tokens; send at most 1000"
     assert "send at most" in error_of(client.post("/translate", json={**asked, "q": ["cat"] * 129}), 413)
 
 

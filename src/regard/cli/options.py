@@ -95,11 +95,19 @@ MinutesOption = Annotated[
 ]
 BATCH_LINES = 256  # lines that are read together
 MAX_PROMPT_TOKENS = 16_384
+
+
+def file_or_stdout(path: Path | None) -> Path | None:
+    """The callback of an option whose default is stdout, which - is, too."""
+    return None if path == Path("-") else path
+
+
 OutOption = Annotated[
     Path | None,
     typer.Option(
+        callback=file_or_stdout,
         help="Write here instead of stdout, and only if every line can be read: on stdout, the lines before a bad one "
-        "may be printed."
+        "may be printed.",
     ),
 ]
 Split = Literal["train", "valid", "test"]
@@ -280,9 +288,11 @@ def is_sentence(argument: str) -> bool:
 
 def announce_sentence(argument: str) -> str:
     """The sentence; if it might be meant as a file, a notice on stderr says how it is read."""
-    one_word = len(argument.split()) == 1 and not argument.rstrip().endswith((".", "!", "?", "…"))
-    if one_word or "/" in argument or re.search(r"\.\w{1,6}$", argument):
-        typer.echo(f"regard: no file is called {argument[:MAX_QUOTED]!r}; it is read as a sentence", err=True)
+    one_word = len(argument.split()) == 1
+    ends = argument.rstrip().endswith((".", "!", "?", "…"))
+    if not ends and (one_word or re.search(r"\S/\S|\.\w{1,6}$", re.sub(r"\w+://\S+", "", argument))):
+        shown = argument if len(argument) <= MAX_QUOTED else f"{argument[:MAX_QUOTED]}…"
+        typer.echo(f"regard: no file is called {shown!r}; it is read as a sentence", err=True)
     return argument
 
 
@@ -378,6 +388,8 @@ def writable_file(path: Path) -> Path:
     """The path of a file to write; a symbolic link is resolved, since it would be replaced otherwise."""
     from regard.data.files import check_replaceable
 
+    if path == Path("-"):
+        raise ValueError("- stands for stdout, which has other output here; give the name of a file")
     path = path.resolve() if path.is_symlink() else path
     check_replaceable(path)
     writable_folder(path.parent)

@@ -21,11 +21,11 @@ from regard.decode.alignment import (
     score_targets,
 )
 from regard.decode.beam import Beam
-from regard.decode.document_translation import SentenceTranslator, translate_document
+from regard.decode.document_translation import translate_document
 from regard.decode.quantize import is_prepared, prepare
 from regard.decode.search import Constraints, Hypothesis, LengthLimit, Search, translate
 from regard.decode.stepwise import Greedy, Sampling, stream
-from regard.decode.translation import translate_all, translate_as_found
+from regard.decode.translation import SentenceTranslator, translate_all, translate_as_found
 
 __all__ = [
     "AlignmentCounts",

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from math import exp, inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,27 +14,23 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from regard.attention import record_attention
 from regard.data.files import require_small_file
-from regard.data.tokenizers.base import TokenizedText
+from regard.data.tokenizers.base import EOS, TokenizedText
+from regard.decode.beam_decoder import cross_attention_sites
+from regard.decode.search import Hypothesis, Ids, check_plain_ids
 from regard.decode.stepwise import Greedy
-from regard.decode.translation import translate_texts
-from regard.models.seq2seq import DecodableModel, inference_mode
+from regard.decode.topk import log_probabilities
+from regard.decode.translation import AlignedWord, Span, batch_by_tokens, translate_texts
+from regard.models.config import RNN_KINDS
+from regard.models.seq2seq import DecodableModel, Reorderable, decoder_inputs, encode_sources, inference_mode
 from regard.training.checkpoint import resolve_run
 from regard.world.world import Sentence
 
 if TYPE_CHECKING:
     from regard.tasks.translation.task import Translator
 
-from math import exp, inf
-
-from regard.attention import record_attention
-from regard.data.tokenizers.base import EOS
-from regard.decode.beam_decoder import cross_attention_sites
-from regard.decode.search import Hypothesis, Ids, check_plain_ids
-from regard.decode.topk import log_probabilities
-from regard.decode.translation import batch_by_tokens
-from regard.models.config import RNN_KINDS
-from regard.models.seq2seq import Reorderable, decoder_inputs, encode_sources
+WordLinks = tuple[Sequence[str], Sequence[str], Set[tuple[int, int]]]
 
 
 def score_targets(
@@ -471,6 +468,38 @@ def format_links(translator: "Translator", source: str, target: str, heads: Sequ
         return ""
     links = argmax_links_or_null(attend_pair(translator, source, target).word_matrix(heads))
     return " ".join(f"{here}-{there}" for here, there in sorted(links))
+
+
+def aligned_words(source: str, found: str, alignment: WordLinks, tag: int = 0) -> list[AlignedWord] | None:
+    """The words of a translation by their characters; None where a word is not in its text as it stands.
+
+    Args:
+        alignment: the words of both sides, and their links by number.
+        tag: characters of the tag before the source, which is linked to nothing.
+
+    Examples:
+        >>> aligned_words("the cat", "le chat", (("the", "cat"), ("le", "chat"), {(0, 0), (1, 1)}))
+        [((0, 2), (0, 3)), ((3, 7), (4, 7))]
+    """
+    source_words, found_words, links = alignment
+    source_spans, found_spans = find_words(source, source_words), find_words(found, found_words)
+    if source_spans is None or found_spans is None:
+        return None
+    linked = {target: (start - tag, end - tag) for one, target in links for start, end in source_spans[one : one + 1]}
+    linked = {target: span for target, span in linked.items() if span[0] >= 0}
+    return [(span, linked.get(number)) for number, span in enumerate(found_spans)]
+
+
+def find_words(text: str, words: Sequence[str]) -> list[Span] | None:
+    """Where words are that follow each other in a text, in whatever case."""
+    lowered, spans, at = text.lower(), list[Span](), 0
+    for word in words:
+        start = lowered.find(word.lower(), at)
+        if start < 0 or len(lowered) != len(text):
+            return None
+        at = start + len(word)
+        spans.append((start, at))
+    return spans
 
 
 # --- alignment heads ---

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from torch import nn
 
 from regard.data.files import chunks, make_folder, write_text_atomic
 from regard.data.parallel import SentencePair, write_pairs
-from regard.data.tokenizers.base import UNK, Tokenizer
+from regard.data.tokenizers.base import UNK, LosslessTokenizer, Tokenizer
 from regard.decode.quantize import prepare
 from regard.decode.search import (
     Constraints,
@@ -30,6 +31,10 @@ from regard.models.seq2seq import DecodableModel
 
 if TYPE_CHECKING:
     from regard.tasks.translation.task import Translator
+
+Span = tuple[int, int]
+AlignedWord = tuple[Span, Span | None]  # where a word of the translation stands, and the source word it is linked to
+Candidate = tuple[str, float]  # a translation and its score
 
 WINDOW = 1000  # lines that share batches: the first of a long text are ready before the last are read
 LINE_BREAKS = str.maketrans("\n\r", "  ")  # a model of characters may produce them, and one line would become two
@@ -142,7 +147,7 @@ def translate_lines(
     model = prepare(translator.model) if model is None else model
     first = 0
     for some in chunks(texts, WINDOW):
-        sources = translator.source.encode_batch(some)
+        sources = encode_texts(translator.source, some)
         tag = translator.target.first_ids
         window = [DecodingRequest(tuple(source), tag, index) for index, source in enumerate(sources, first)]
         first += len(window)
@@ -150,6 +155,11 @@ def translate_lines(
         full = [request for request in window if request.source]
         for index, found in translate_requests(model, full, search, tokens=tokens):
             yield index, [Translation(detokenize_line(translator, one.ids), one) for one in found]
+
+
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The tokens of every text; none where there is nothing but spaces, which a vocabulary may have as tokens."""
+    return [ids if text.strip() else [] for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)]
 
 
 def detokenize_line(translator: "Translator", ids: Sequence[int]) -> str:
@@ -172,6 +182,144 @@ def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
     """The words of a text that are not in a vocabulary."""
     ids, pieces = tokenizer.encode(text), tokenizer.tokens(text)
     return [piece.removeprefix("<unk:").removesuffix(">") for piece, id in zip(pieces, ids, strict=True) if id == UNK]
+
+
+def unreadable_words(translator: "Translator", text: str) -> list[str]:
+    """The words of a source text that the model cannot read: out of the vocabulary, or of letters it has not seen."""
+    if not isinstance(translator.source, LosslessTokenizer):
+        return unknown_source_words(translator, text)
+    knows = word_reader(translator.source)
+    return [word for word in text.split() if not knows(word)]
+
+
+MIN_SHARE = 0.02  # of the letters of a vocabulary that a script must have to be one that the model was trained on
+ALPHABETS = frozenset({"LATIN", "GREEK", "CYRILLIC"})  # of words with spaces between them
+
+
+def word_reader(tokenizer: Tokenizer) -> Callable[[str], bool]:
+    """Whether a tokenizer has a word, or can spell it with letters that it was trained on.
+
+    A word with another letter, such as Čapek where there is no Č, would be spelt by the bytes of that letter, which
+    models of subwords garble. In scripts without spaces, where a word may be a sentence, only the script counts.
+    """
+    if not isinstance(tokenizer, LosslessTokenizer):
+        return lambda word: UNK not in tokenizer.encode(word)
+    scripts, letters = known_scripts(tokenizer.pieces), known_letters(tokenizer.pieces)
+    if not scripts:
+        return know_all
+
+    def knows(letter: str) -> bool:
+        script = script_of(letter)
+        return script in scripts and (script not in ALPHABETS or letter in letters)
+
+    return lambda word: word.isascii() or all(knows(letter) for letter in word if letter.isalpha())
+
+
+@lru_cache(maxsize=16)  # a server asks for every request: one vocabulary of each model
+def known_letters(pieces: tuple[bytes, ...]) -> frozenset[str]:
+    """Those of the pieces, and the same in upper or lower case.
+
+    Examples:
+        >>> sorted(known_letters(("é".encode(), b"a")))
+        ['A', 'a', 'É', 'é']
+    """
+    letters = "".join(piece.decode("utf-8", errors="ignore") for piece in pieces)
+    return frozenset(other for one in set(letters) if one.isalpha() for other in (one, one.lower(), one.upper()))
+
+
+@lru_cache(maxsize=16)
+def known_scripts(pieces: tuple[bytes, ...]) -> frozenset[str]:
+    """Latin, and the scripts of more than a few of the pieces; none if these are single bytes.
+
+    Examples:
+        >>> sorted(known_scripts((b"e", b"the", "д".encode(), "да".encode(), b"cat")))
+        ['CYRILLIC', 'LATIN']
+        >>> known_scripts((b"a", b"b"))
+        frozenset()
+    """
+    texts = [piece.decode("utf-8", errors="ignore") for piece in pieces if len(piece) > 1]
+    letters = Counter("".join(texts))  # of each letter once, since the names of letters take long
+    counts = Counter[str]()
+    for letter, count in letters.items():
+        if letter.isalpha():
+            counts[script_of(letter)] += count
+    return frozenset({"LATIN", *(one for one, n in counts.items() if n > MIN_SHARE * counts.total())} if counts else ())
+
+
+def script_of(letter: str) -> str:
+    """As its Unicode name begins: LATIN, CYRILLIC, CJK."""
+    return unicodedata.name(letter, "").partition(" ")[0]
+
+
+# --- what documents need of a translator ---
+
+
+def know_all(text: str) -> bool:
+    return True
+
+
+def know_none(text: str) -> bool:
+    return False
+
+
+def count_one(word: str) -> int:
+    return 1
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A text to translate, and how many translations of it are wanted, best first."""
+
+    text: str
+    best: int = 1
+
+
+@dataclass(frozen=True)
+class SentenceTranslator:
+    """What a document needs of a translator.
+
+    Args:
+        translate: the translations of some sentences.
+        fits: whether a sentence is short enough for the model.
+        knows: whether the model can read a word; one that it cannot is copied.
+        is_common: whether the vocabulary has a word as one piece; upper case is an abbreviation where it has not.
+        pieces: as how many pieces the vocabulary has a word; of two ways to write it, a text has the one with fewer.
+        align: the words of a translation and the source words they are linked to; without it, a sentence with marks
+            inside is translated in pieces.
+        n_best: of each text so many translations with their scores, the best first; without it there is one of each,
+            and a text is asked for as it stands.
+        most: how many of them there are to choose from.
+        source: the language to translate from; its abbreviations end no sentence.
+        target: the language to translate into.
+        report: called with the words that are copied.
+
+    Examples:
+        >>> shout = SentenceTranslator(lambda texts: [text.upper() for text in texts])
+        >>> translate_document("See `x`, *all* of it, or https://a.org/b. Bye.", shout, "markdown")
+        'SEE `x`, *ALL* OF IT, OR https://a.org/b. BYE.'
+    """
+
+    translate: Callable[[Sequence[str]], Sequence[str]]
+    fits: Callable[[str], bool] = know_all
+    knows: Callable[[str], bool] = know_all
+    is_common: Callable[[str], bool] = know_none
+    pieces: Callable[[str], int] = count_one
+    align: Callable[[str, str], Sequence[AlignedWord] | None] | None = None
+    n_best: Callable[[Sequence[str], int], Sequence[Sequence[Candidate]]] | None = None
+    most: int = 1
+    source: str = "en"
+    target: str = ""
+    report: Callable[[str], object] = know_all
+
+    def answer(self, asked: Sequence[Ask]) -> list[Sequence[Candidate]]:
+        """The translations that are asked for; those of which as many are wanted share batches."""
+        if self.n_best is None:
+            return [[(text, 0.0)] for text in self.translate([one.text for one in asked])]
+        found = dict[Ask, Sequence[Candidate]]()
+        for best in sorted({one.best for one in asked}):
+            some = [one for one in asked if one.best == best]
+            found |= zip(some, self.n_best([one.text for one in some], best), strict=True)
+        return [found[one] for one in asked]
 
 
 # --- a large file, into training pairs ---

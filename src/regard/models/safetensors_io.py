@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import torch
@@ -201,11 +202,20 @@ def saveable_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in named_tensors(model).items()}
 
 
+def save_tensors(tensors: dict[str, Tensor], path: str | Path, metadata: dict[str, str] | None = None) -> None:
+    """A file with the permissions of any new one, or those that it has: the library's only their owner may read."""
+    path = Path(path)
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)
+    path.chmod(S_IMODE(mode))
+
+
 def write_weights(tensors: dict[str, Tensor], path: Path, note: str = "") -> None:
     """Written atomically, so that a full disk leaves the old file as it was. `note` goes into the metadata."""
     form = PACKED if any(map(is_scale, tensors)) else ""  # one key: the library writes several in any order
     try:
         with open_atomic(path) as file:
-            save_file(tensors, file.name, {"note": f"{form}{note}"})
+            save_tensors(tensors, file.name, {"note": f"{form}{note}"})
     except SafetensorError as error:
         raise ValueError(f"{path}: cannot be written ({error}); free some space, or choose another path") from None

@@ -47,7 +47,7 @@ from regard.decode.text_generation import (
     stream_text,
     text_constraints,
 )
-from regard.decode.translation import EMPTY_TRANSLATION, Translation, detokenize_line, translate_all
+from regard.decode.translation import EMPTY_TRANSLATION, Translation, detokenize_line, encode_texts, translate_all
 from regard.interop.exporter import BatchSearch, load_exported
 from regard.models.transformer import Transformer
 from regard.see.plots.attention_maps import parse_head_of, view_trace
@@ -290,7 +290,7 @@ class Api:
         if not 1 <= beam.size <= self.limits.max_beam:
             raise RequestError(f"a beam of {beam.size}; this server searches with 1 to {self.limits.max_beam}")
         prefix, found = tuple(translator.target.first_ids), list[Job | None]()
-        for source in map(tuple, translator.source.encode_batch(list(texts))):
+        for source in map(tuple, encode_texts(translator.source, texts)):
             if len(source) > MAX_SENTENCE_TOKENS:
                 raise RequestError(f"a sentence of {len(source):,} tokens; send at most {MAX_SENTENCE_TOKENS}", 413)
             if not source:
@@ -477,6 +477,8 @@ def validation_sentence(errors: Sequence[Mapping[str, Any]]) -> str:
     field = errors[0]["loc"][1:2]
     same = [one for one in errors if one["loc"][1:2] == field]
     wrong = next((one for one in same if not one["type"].endswith("_type")), same[0])
+    if wrong["type"] == "json_invalid":
+        return "the body is not JSON; send an object, with Content-Type: application/json"
     if wrong["loc"] == ("body",):
         return "the body is not a JSON object; send one, with Content-Type: application/json"
     # pydantic names the types as well, as list[str]

@@ -18,10 +18,10 @@ from starlette.responses import Response, StreamingResponse
 from regard.data.files import chunks
 from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.decode.beam import Beam
-from regard.decode.document_translation import Ask, Candidate, advance_work, documents_work, sentence_translator
+from regard.decode.document_translation import advance_work, documents_work, sentence_translator
 from regard.decode.stepwise import Greedy, Sampling
 from regard.decode.text_generation import GeneratedToken, TextRequest
-from regard.decode.translation import Translation
+from regard.decode.translation import Ask, Candidate, Translation
 from regard.serve.api import NO_KEY, Api, ServedModel, Text, TextPart, header_key, ok, text_parts
 from regard.serve.encoding import RequestError, encode_json
 from regard.serve.scheduler import PAST_DEADLINE, GenerationJob, Job
@@ -61,15 +61,10 @@ def add_translation(app: FastAPI, api: Api) -> None:
 
     @app.post("/translate", response_model=TranslateAnswer)
     async def translate(request: Request, body: TranslateBody) -> Response:
-        """Translate a text, or each of a list, as LibreTranslate does, sentence by sentence; lines and tags stay.
-
-        With alternatives, lines are translated one by one.
-        """
+        """Translate a text, or each of a list, as LibreTranslate does, sentence by sentence; lines and tags stay."""
         if not api.accepts(header_key(request.headers) or body.api_key):
             raise RequestError(NO_KEY, 401)
         kind, alternatives = body.format or "text", body.alternatives or 0  # clients send null for what they leave out
-        if kind == "html" and alternatives:
-            raise RequestError("html has no alternatives; leave them out, or send format text")
         if body.source == "auto":
             no_detection()
         there = {(source, target): served for source, target, served in translators()}
@@ -79,15 +74,17 @@ def add_translation(app: FastAPI, api: Api) -> None:
         texts = [body.q] if isinstance(body.q, str) else body.q
         lines = [text.splitlines() or [""] for text in texts]
         api.check_texts(flat := [line for text in lines for line in text])
-        best = 1 + alternatives
+        best, most = 1 + alternatives, api.limits.max_beam
+        if best > most:
+            raise RequestError(f"{alternatives} alternatives; this server gives {most - 1} at most")
         beam = Beam(max(Beam.size, best), length_penalty=1.0, n_best=best)  # as `regard translate` searches
         served = there[body.source, body.target]
         several = served.task_model.target_languages
-        if not alternatives and (not several or body.target in several):
-            whole = await translate_whole(api, request, served, texts, beam, body.target, kind)
-            return ok({"translatedText": whole[0] if isinstance(body.q, str) else whole})
-        found = iter(await api.translate(request, served, flat, beam))
-        joined = [join_lines([next(found) for _ in text], best) for text in lines]
+        if not several or body.target in several:
+            joined = await translate_whole(api, request, served, texts, beam, body.target, kind)
+        else:
+            found = iter(await api.translate(request, served, flat, beam))
+            joined = [join_lines([next(found) for _ in text], best) for text in lines]
         answer: dict[str, Any] = {"translatedText": [text for text, *_ in joined]}
         if alternatives:
             answer["alternatives"] = [rest for _, *rest in joined]
@@ -122,14 +119,18 @@ def add_translation(app: FastAPI, api: Api) -> None:
 
 async def translate_whole(
     api: Api, request: Request, served: ServedModel, texts: Sequence[str], beam: Beam, target: str, kind: str
-) -> list[str]:
-    """Documents, whose sentences the scheduler translates: no thread waits for them, so all clients share batches."""
+) -> list[list[str]]:
+    """Documents, whose sentences the scheduler translates: no thread waits for them, so all clients share batches.
+
+    Of each as many translations as the search is to give: the n-th is made of the n-th best of every sentence.
+    """
     loop, deadline = asyncio.get_running_loop(), monotonic() + api.limits.timeout
     translator = served.task_model
     to = target if translator.target_languages else None
     by = sentence_translator(translator, beam, to=to)
+    known = dict[str, Sequence[Candidate]]()  # all of the beam for each text, where several translations are wanted
 
-    async def translate(asked: Sequence[Ask]) -> list[Sequence[Candidate]]:
+    async def search(asked: Sequence[Ask]) -> dict[Ask, Sequence[Candidate]]:
         found = dict[Ask, Sequence[Candidate]]()
         for best in sorted({one.best for one in asked}):
             how = replace(beam, n_best=best)
@@ -141,7 +142,16 @@ async def translate_whole(
                 found |= zip(
                     some, ([(one.text, one.hypothesis.score) for one in these] for these in answers), strict=True
                 )
-        return [found[one] for one in asked]
+        return found
+
+    async def translate(asked: Sequence[Ask], rank: int) -> list[Sequence[Candidate]]:
+        if beam.n_best == 1:
+            found = await search(asked)
+            return [found[one] for one in asked]
+        new = dict.fromkeys(Ask(one.text, beam.size) for one in asked if one.text not in known)
+        for one, these in (await search(list(new))).items():
+            known[one.text] = these
+        return [(known[one.text][rank:] or known[one.text][-1:])[: one.best] for one in asked]
 
     align_words = by.align
 
@@ -150,15 +160,15 @@ async def translate_whole(
         work = api.call(request, served.name, partial(align_words, source, found), len(source))
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
-    work = documents_work(texts, replace(by, align=by.align and align), kind)
-    brief = kind == "text" and sum(map(len, texts)) <= BRIEF
-    answers = None
-    while True:
-        step = partial(advance_work, work, answers)
-        asked, found = step() if brief else await asyncio.to_thread(step)
-        if asked is None:
-            return found or []
-        answers = await translate(asked)
+    brief, ranked = kind == "text" and sum(map(len, texts)) <= BRIEF, list[list[str]]()
+    for rank in range(beam.n_best):
+        work, asked, answers, found = documents_work(texts, replace(by, align=by.align and align), kind), [], None, None
+        while asked is not None:
+            step = partial(advance_work, work, answers)
+            asked, found = step() if brief else await asyncio.to_thread(step)
+            answers = await translate(asked, rank) if asked is not None else None
+        ranked.append(found or [])
+    return [list(some) for some in zip(*ranked, strict=True)]
 
 
 def size_of_ask(one: Ask) -> int:

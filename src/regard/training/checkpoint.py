@@ -31,11 +31,11 @@ from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.data.files import lock_file, make_folder, read_lines, require_file, require_small_file, write_text_atomic
-from regard.models.safetensors_io import load_tensors, load_weights, saveable_tensors
+from regard.models.safetensors_io import load_tensors, load_weights, save_tensors, saveable_tensors
 from regard.training.config import TrainConfig, TrainingData
 from regard.training.distributed import ProcessGroup, Replica, is_shard, shard_like
 from regard.training.step import LossScaleState
@@ -254,8 +254,8 @@ def write_checkpoint(folder: Path, model: nn.Module, optimiser: torch.optim.Opti
         ('written/00000500', ['model.safetensors', 'optimiser.safetensors', 'state.json'])
     """
     with checkpoint_draft(folder, progress) as draft:
-        save_file(saveable_tensors(model), draft / WEIGHTS)
-        save_file(optimiser_tensors(optimiser), draft / OPTIMISER)
+        save_tensors(saveable_tensors(model), draft / WEIGHTS)
+        save_tensors(optimiser_tensors(optimiser), draft / OPTIMISER)
         finish_draft(draft, {name: checksum(draft / name) for name in (WEIGHTS, OPTIMISER)}, progress)
     return checkpoint_path(folder, progress.step)
 
@@ -316,7 +316,7 @@ def write_shards(folder: Path, trained: Replica, optimiser: torch.optim.Optimize
     with checkpoint_draft(folder, progress) if group.is_main else nullcontext() as draft:
         group.barrier()  # the folder is there
         if draft:
-            save_file(saveable_tensors(trained.model), draft / WEIGHTS)
+            save_tensors(saveable_tensors(trained.model), draft / WEIGHTS)
         try:
             save_distributed(own, storage_writer=HuggingFaceStorageWriter(str(shards), save_distributed=True))
         except CheckpointException as error:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int, UInt8
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -56,7 +55,7 @@ from regard.interop.onnx import OwnLabels
 from regard.models.config import TextModelConfig, WordEmbeddingConfig
 from regard.models.config_base import ConfigBase
 from regard.models.encoder import MaskedLanguageModel
-from regard.models.safetensors_io import named_tensors
+from regard.models.safetensors_io import named_tensors, save_tensors
 from regard.tasks.image_classification.task import ImageClassifier
 from regard.tasks.language_modeling.task import TextGenerator
 from regard.tasks.masked_language_modeling.task import TextEncoder
@@ -487,7 +486,7 @@ class HuggingFaceFormat(ExportFormat):
         if family.ignored == SINUSOIDS and not kind._keys_to_ignore_on_save:
             table = Sinusoidal(pairs="halves").table(torch.arange(longest), settings.model.model).float()
             tensors |= {name: table.clone() for name in SINUSOIDS}
-        save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+        save_tensors(tensors, folder / WEIGHTS, {"format": "pt"})
         if generation := generation_values(task_model):
             transformers.GenerationConfig(**generation, use_cache=config.use_cache).save_pretrained(folder)
         if isinstance(task_model, ImageClassifier):

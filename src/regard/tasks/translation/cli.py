@@ -16,10 +16,9 @@ from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
     from regard.decode.alignment import AlignmentHead, SentencePairAttention
-    from regard.decode.document_translation import SentenceTranslator
     from regard.decode.search import Search
     from regard.decode.stepwise import StepwiseSearch
-    from regard.decode.translation import Translation
+    from regard.decode.translation import SentenceTranslator, Translation
     from regard.models.seq2seq import DecodableModel as Prepared
     from regard.see.plots.attention_maps import Alignment
     from regard.see.plots.panels import View
@@ -117,13 +116,18 @@ def translate(
             err=True,
         )
     if file is None and sys.stdin.isatty():
+        translator = load.load(Translator, model)
+        by = sentence_translator(
+            translator, chosen, model=prepare(translator.model, precision), to=to, max_length=max_length
+        )
         prompt_loop(
-            load.load(Translator, model),
+            translator,
             chosen,
             max_length or MAX_SENTENCE_TOKENS,
             to=to,
             scores=scores,
             precision=precision,
+            by=None if scores or sample or (translator.target_languages and to is None) else by,
         )
         return
     of_lines = {"--align": align, "--n-best": best > 1, "--scores": scores, "--strict": strict}
@@ -207,8 +211,8 @@ def write_document(by: "SentenceTranslator", text: str, kind: str, out: Path | N
         if last and not last.endswith("\n"):
             typer.echo(file=stdout)
     if unknown:
-        first = shorten(next(iter(unknown)))
-        rest = f" and {len(unknown) - 1:,} more words are" if len(unknown) > 1 else " is"
+        first, more = shorten(next(iter(unknown))), len(unknown) - 1
+        rest = f" and {more:,} more {'word' if more == 1 else 'words'} are" if more else " is"
         typer.echo(f"regard: {first!r}{rest} out of vocabulary; copied", err=True)
 
 
@@ -290,33 +294,38 @@ def check_texts(
 ) -> Iterator[str]:
     """The same texts, window by window: all of a window are checked before its first is yielded."""
     from regard.data.files import chunks
-    from regard.data.tokenizers.base import UNK
-    from regard.decode.translation import WINDOW, unknown_source_words
+    from regard.data.tokenizers.base import UNK, LosslessTokenizer
+    from regard.decode.translation import WINDOW, encode_texts, unreadable_words
 
+    lossless = isinstance(translator.source, LosslessTokenizer)
     first, unknown = 1, 0
     for some in chunks(texts, WINDOW):
-        encoded = translator.source.encode_batch(some)
+        encoded = encode_texts(translator.source, some)
         options.refuse_long(encoded, where, max_length, first)
         if strict and [] in encoded:
             empty = where(first + encoded.index([]))
             raise ValueError(f"{empty}: the line is empty; remove it, or leave out --strict to keep it empty")
         for number, (text, ids) in enumerate(zip(some, encoded, strict=True), first):
-            if UNK not in ids:
+            if text.isascii() if lossless else UNK not in ids:
+                continue
+            if not (words := unreadable_words(translator, text)):
                 continue
             unknown += 1
             if unknown <= MAX_WARNINGS:
-                warn_unknown(unknown_source_words(translator, text)[0], where(number), strict=strict)
+                warn_unknown(words[0], where(number), "letter by letter" if lossless else "as <unk>", strict=strict)
         yield from some
         first += len(some)
     if unknown > MAX_WARNINGS:
-        typer.echo(f"regard: and {unknown - MAX_WARNINGS:,} more lines with out-of-vocabulary words", err=True)
+        more = unknown - MAX_WARNINGS
+        lines = "line" if more == 1 else "lines"
+        typer.echo(f"regard: and {more:,} more {lines} with out-of-vocabulary words", err=True)
 
 
-def warn_unknown(word: str, where: str, *, strict: bool) -> None:
+def warn_unknown(word: str, where: str, how: str, *, strict: bool) -> None:
     what = f"{where}: {shorten(word)!r} is out of vocabulary"
     if strict:
-        raise ValueError(f"{what}; replace it, or leave out --strict to translate it as <unk>")
-    typer.echo(f"regard: {what}; it is translated as <unk>", err=True)
+        raise ValueError(f"{what}; replace it, or leave out --strict to translate it {how}")
+    typer.echo(f"regard: {what}; it is translated {how}", err=True)
 
 
 def shorten(word: str) -> str:
@@ -340,17 +349,23 @@ def prompt_loop(
     to: str | None = None,
     scores: bool,
     precision: str = "float32",
+    by: "SentenceTranslator | None" = None,
 ) -> None:
+    """Answers typed lines: word by word where the search goes so, as documents given `by`, otherwise as they are."""
     from regard.decode import prepare
     from regard.decode.stepwise import StepwiseSearch
 
     model, exact = prepare(translator.model, precision), precision == "float32"
 
     def answer(line: str) -> None:
+        streamed = search if isinstance(search, StepwiseSearch) and search.width == 1 and exact else None
+        if by is not None and streamed is None:
+            write_document(by, line, "text", None)
+            return
         line = translator.tag_source(line, to)
         check_text(translator, line, "this line", max_length=max_length)
-        if isinstance(search, StepwiseSearch) and search.width == 1 and not scores and exact:
-            stream_words(translator, line, search)
+        if streamed is not None and not scores:
+            stream_words(translator, line, streamed)
             return
         for these in translations_in_order(translator, [line], search, model):
             for one in these:
