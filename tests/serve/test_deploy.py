@@ -30,6 +30,11 @@ def test_the_container_runs_a_command_whose_options_exist():
     assert {word for word in entry if word.startswith("--")} <= flags
     copied = [shlex.split(line)[1:-1] for line in lines if line.startswith("COPY ") and "--from" not in line]
     assert all((ROOT / name).exists() for names in copied for name in names)
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == {
+        one for names in copied for one in names
+    }
 
 
 def test_compose_and_kubernetes_agree_with_the_server():
