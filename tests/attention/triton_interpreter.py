@@ -161,7 +161,7 @@ def compile_for_hopper(
         kernel,
         {name: "constexpr" if name in given else kinds.get(name, "i32") for name in indices},
         {index: given[name] for name, index in indices.items() if name in given},
-        {indices[name]: [["tt.divisibility", 16]] for name in aligned},
+        {indices[name]: [["tt.divisibility", 16]] for name in aligned if name not in given},
     )
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 

@@ -245,6 +245,17 @@ def test_sources_of_texts(tmp_path, monkeypatch):
             [list(source.read()) for source in parse_text_sources(words)]
 
 
+def test_documents_of_a_data_set_are_a_column_of_it(tmp_path):
+    pytest.importorskip("datasets", reason="datasets is not installed: pip install 'regard[sources]'")
+    (tmp_path / "train.jsonl").write_text('{"body": "one\\ntwo"}\n{"body": null}\n{"body": "three\\n"}\n')
+    (source,) = parse_text_sources([f"hf:{tmp_path}"], "body")
+    assert list(source.read()) == ["one\ntwo\n", "\n", "three\n"]
+    assert source.documents
+    (source,) = parse_text_sources([f"hf:{tmp_path}"])
+    with pytest.raises(ValueError, match="row 1: no text in 'text', only 'body'; name the column: --column NAME"):
+        next(iter(source.read()))
+
+
 def test_micro_batches_are_the_step_in_parts():
     whole = LMBlocks(stream(101), 7, rows=5, seed=2).at(3, 1)
     parts = LMBlocks(stream(101), 7, rows=5, micro_batch_rows=2, seed=2).at(3, 1)

@@ -30,6 +30,11 @@ def test_the_container_runs_a_command_whose_options_exist():
     assert {word for word in entry if word.startswith("--")} <= flags
     copied = [shlex.split(line)[1:-1] for line in lines if line.startswith("COPY ") and "--from" not in line]
     assert all((ROOT / name).exists() for names in copied for name in names)
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == {
+        one for names in copied for one in names
+    }
 
 
 def test_compose_and_kubernetes_agree_with_the_server():
@@ -58,22 +63,44 @@ def test_compose_and_kubernetes_agree_with_the_server():
 
 
 RAY = """
-import json, time, ray
+import json, os, ray
+settings = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("REGARD_")}
+ray.init(num_cpus=2, include_dashboard=False)  # a cluster that was started without them
+os.environ |= settings
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
-ray.init(num_cpus=2, include_dashboard=False)
 from ray import serve
 from deploy.ray_serve import app
-serve.run(app, route_prefix="/")
+serve.run(app({}), route_prefix="/")
 body = json.dumps({"q": "the cat", "source": "en", "target": "fr"}).encode()
-print(urlopen(Request("http://127.0.0.1:8000/translate", body, {"Content-Type": "application/json"})).read().decode())
+
+def ask(**headers):
+    try:
+        return urlopen(Request("http://127.0.0.1:8000/translate", body, {"Content-Type": "application/json"} | headers))
+    except HTTPError as error:
+        return error
+
+print(ask().status)
+print(ask(Authorization=f"Bearer {settings['REGARD_API_KEYS']}").read().decode())
 serve.shutdown()
 """
 
 
 @pytest.mark.slow
-def test_the_ray_deployment_answers(tmp_path):
+def test_the_ray_deployment_answers_who_has_a_key(tmp_path):
     pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'regard[ray]'")
     translator().save(tmp_path / "run")
-    more = {"REGARD_RUNS": str(tmp_path / "run"), "REGARD_CPUS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    settings = {"REGARD_RUNS": os.path.relpath(tmp_path / "run", ROOT), "REGARD_CPUS": "1", "REGARD_API_KEYS": "k" * 16}
+    more = settings | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     done = subprocess.run([sys.executable, "-c", RAY], env=os.environ | more, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.startswith("401\n"), done.stderr[-2000:]
     assert "translatedText" in done.stdout, done.stderr[-2000:]
+
+
+def test_the_ray_deployment_names_what_it_lacks(monkeypatch):
+    pytest.importorskip("ray.serve", reason="Ray is not installed: pip install 'regard[ray]'")
+    from deploy.ray_serve import app
+
+    monkeypatch.delenv("REGARD_RUNS", raising=False)
+    with pytest.raises(ValueError, match="REGARD_RUNS names no run"):
+        app({})

@@ -751,6 +751,8 @@ def huggingface_rows(word: str, split: str) -> tuple[Callable[[], Iterable[Any]]
     name, _, config = (word, "", "") if Path(word).exists() else word.partition(":")
     if find_spec("datasets") is None:
         raise ValueError(f"hf:{word} needs the package datasets; pip install 'regard[sources]'")
+    if (path := Path(name)).is_file():
+        raise ValueError(f"hf:{name} is a file; give the folder that it is in, as hf:{path.parent}")
     wanted = {"valid": "validation"}.get(split, split)
     saved = (Path(name) / "state.json").is_file()  # by save_to_disk, as one data set
     if saved and (config or split != "train"):
@@ -766,13 +768,15 @@ def huggingface_rows(word: str, split: str) -> tuple[Callable[[], Iterable[Any]]
             reason = " ".join(str(error).split())
             raise ValueError(f"hf:{word}: cannot be loaded ({reason[:200]}); check the name and the split") from None
 
-    return open_rows, re.sub(r"\W+", "-", Path(word).name), (name, config, wanted)
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
+    return open_rows, re.sub(r"\W+", "-", Path(word).name), (name, config, wanted, *map(file_identity, files))
 
 
 def huggingface_source(word: str, languages: tuple[str, str], split: str) -> PairSource:
     """A data set of Hugging Face's hub, or a folder of its files: NAME, or NAME:CONFIG.
 
-    Its rows have a column `translation` with a text of each language, or a column of each.
+    Its rows have a column `translation` with a text of each language, or a column of each. A null is an empty text, as
+    which `datasets` also reads a field of a .csv that is empty.
     """
     open_rows, name, identity = huggingface_rows(word, split)
 
@@ -786,28 +790,33 @@ def located_rows(
     rows: Iterable[Mapping[str, Any]], where: str, languages: tuple[str, str]
 ) -> Iterator[tuple[str, SentencePair]]:
     for number, row in enumerate(rows, 1):
-        texts = row.get("translation", row)
-        if missing := [language for language in languages if not isinstance(texts.get(language), str)]:
+        texts = row.get("translation", row) or dict.fromkeys(languages)
+        if missing := [one for one in languages if one not in texts or not isinstance(texts[one], str | None)]:
             raise ValueError(f"{where}: row {number} has no text {missing[0]!r}, only {', '.join(map(repr, texts))}")
-        yield f"{where}:{number}", SentencePair(*(" ".join(texts[language].split()) for language in languages))
+        yield f"{where}:{number}", SentencePair(*(" ".join((texts[one] or "").split()) for one in languages))
 
 
 def mtdata_source(word: str, languages: tuple[str, str], folder: Path | None) -> PairSource:
     """A corpus by its mtdata id, such as Statmt-europarl-10-deu-eng, which mtdata downloads into folder/mtdata."""
     if find_spec("mtdata") is None:
         raise ValueError(f"mtdata:{word} needs the package mtdata; pip install 'regard[sources]'")
-    codes, sides = import_module("mtdata.iso.bcp47"), tuple(word.split("-")[-2:])
-    asked = tuple(str(codes.bcp47(language)) for language in languages)
+    name, *sides = word.rsplit("-", 2)
+    if name.count("-") != 2 or len(sides) != 2:
+        raise ValueError(f"mtdata:{word} is not GROUP-NAME-VERSION-LANGUAGE-LANGUAGE; mtdata list -id prints all ids")
+    codes = import_module("mtdata.iso.bcp47")
+    sides, asked = ([str(codes.bcp47(language)) for language in pair] for pair in (sides, languages))
     if asked not in (sides, sides[::-1]):
         raise ValueError(
             f"mtdata:{word} is {'-'.join(sides)}, not {'-'.join(asked)}; write mtdata:{word}@SOURCE-TARGET"
         )
-    out = (folder or Path()) / "mtdata"
-    paths = [out / "train-parts" / f"{word}.{side}" for side in asked]
-    if not all(path.is_file() for path in paths):
-        run_mtdata("get", "--langs", "-".join(sides), "--train", word, "--out", str(out))
+    out, entry = (folder or Path()) / "mtdata", "-".join((name, *sides))
+    paths = [out / "train-parts" / f"{entry}.{side}" for side in asked]
+    whole = out / "train-parts" / f".valid.{entry}"  # written by mtdata once both files are; it then skips them
+    if not all(path.is_file() for path in (*paths, whole)):
+        whole.unlink(missing_ok=True)
+        run_mtdata("get", "--langs", "-".join(sides), "--train", entry, "--out", str(out))
     identity = tuple(file_identity(require_file(path)) for path in paths)
-    return PairSource(word, languages, lambda on_empty: read_pairs(paths, on_empty=on_empty), identity)
+    return PairSource(entry, languages, lambda on_empty: read_pairs(paths, on_empty=on_empty), identity)
 
 
 def run_mtdata(*words: str) -> None:

@@ -172,12 +172,12 @@ def column_texts(rows: Iterable[tuple[str, Mapping[str, Any]]], column: str) -> 
 
 
 def huggingface_texts(word: str, column: str, split: str) -> TextSource:
-    """A column of a data set of Hugging Face's hub, or of a folder of its files."""
+    """A column of a data set of Hugging Face's hub, or of a folder of its files. A null is an empty text."""
     open_rows, name, identity = huggingface_rows(word, split)
 
     def read() -> Iterator[str]:
-        rows = ((f"hf:{word}, row {number}", row) for number, row in enumerate(open_rows(), 1))
-        return column_texts(rows, column)
+        rows = ({key: "" if value is None else value for key, value in row.items()} for row in open_rows())
+        return column_texts(((f"hf:{word}, row {number}", row) for number, row in enumerate(rows, 1)), column)
 
     return TextSource(name, read, (*identity, column), documents=True)
 
