@@ -379,7 +379,8 @@ def test_nothing_but_translations_is_written_to_a_file(trained, sentences):
 def test_several_translations_of_what_is_typed_come_with_their_scores(kind, draws, trained, type_lines, capsys):
     search = Sampling(samples=draws, seed=7) if kind is Sampling else Beam(3, n_best=draws)
     type_lines("the cat sleeps", "the dog sleeps")
-    prompt_loop(Translator.load(trained), search, 1000, scores=draws > 1)
+    translator = Translator.load(trained)
+    prompt_loop(translator, translator.model, search, 1000, to=None, scores=draws > 1, streams=True, by=None)
     found = capsys.readouterr()
     assert len(found.out.splitlines()) == 2 * draws
     assert all(re.match(r"-\d+\.\d{4}\t", line) for line in found.out.splitlines() if draws > 1)
@@ -389,7 +390,7 @@ def test_several_translations_of_what_is_typed_come_with_their_scores(kind, draw
 def test_a_streamed_translation_is_the_same_text(trained, type_lines, capsys, sentences):
     translator = Translator.load(trained)
     type_lines(*sentences[:7])
-    prompt_loop(translator, Greedy(), 1000, scores=False)
+    prompt_loop(translator, translator.model, Greedy(), 1000, to=None, scores=False, streams=True, by=None)
     wanted = output_lines(regard("translate", trained, "-", "--beam", 1, typed="\n".join(sentences[:7])))
     assert capsys.readouterr().out.splitlines() == wanted
 
@@ -398,7 +399,8 @@ def test_what_is_typed_is_a_document(of_subwords, type_lines, capsys):
     """As on the command line: what the model cannot read, URLs and numbers are copied."""
     translator = Translator.load(of_subwords)
     type_lines("我爱你", "See https://a.org/b?c=1 17 cats. The dog sleeps", "cat")
-    prompt_loop(translator, Beam(2), 1000, scores=False, by=sentence_translator(translator, Beam(2)))
+    by = sentence_translator(translator, Beam(2))
+    prompt_loop(translator, translator.model, Beam(2), 1000, to=None, scores=False, streams=True, by=by)
     found = capsys.readouterr()
     typed = output_lines(regard("translate", of_subwords, "cat", "--beam", 2, "--length-penalty", 0))
     assert found.out.splitlines()[0] == "我爱你"
@@ -420,7 +422,8 @@ def test_a_terminal_is_answered_with_documents_too(of_subwords, start):
 
 def test_a_mistake_in_a_typed_line_does_not_end_the_conversation(trained, type_lines, capsys):
     type_lines("the zebra", "cat " * 9, "the caf\udce9", "the cat", "", "never asked for")
-    prompt_loop(Translator.load(trained), Greedy(), 7, scores=False)
+    translator = Translator.load(trained)
+    prompt_loop(translator, translator.model, Greedy(), 7, to=None, scores=False, streams=True, by=None)
     found = capsys.readouterr()
     assert "regard: this line: 'zebra' is out of vocabulary; it is translated as <unk>" in found.err
     assert "regard: this line: 9 tokens; split it, or allow it with --max-length 9" in found.err

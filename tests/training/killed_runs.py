@@ -101,9 +101,9 @@ def half_deleted(function: Callable, folder: Path) -> None:
 
 
 MOMENTS = {
-    "in the file of the weights": Moment(checkpoint, "save_file", lambda path: "model" in path.name, half_written),
-    "after the file of the weights": Moment(checkpoint, "save_file", lambda path: "model" in path.name, done),
-    "after the file of the optimiser": Moment(checkpoint, "save_file", lambda path: "optim" in path.name, done),
+    "in the file of the weights": Moment(checkpoint, "save_tensors", lambda path: "model" in path.name, half_written),
+    "after the file of the weights": Moment(checkpoint, "save_tensors", lambda path: "model" in path.name, done),
+    "after the file of the optimiser": Moment(checkpoint, "save_tensors", lambda path: "optim" in path.name, done),
     "before the rename": Moment(Path, "rename", lambda path: ".draft" in path.name, not_done),
     "after the rename": Moment(Path, "rename", lambda path: ".draft" in path.name, done),
     "in deleting": Moment(shutil, "rmtree", lambda path: ".gone" in path.name and path.exists(), half_deleted, 1),

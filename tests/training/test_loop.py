@@ -82,7 +82,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint_module, "save_file", full)
+    monkeypatch.setattr(checkpoint_module, "save_tensors", full)
     with pytest.raises(ValueError, match="No space left on device; earlier ones are untouched"):
         run(tmp_path, 8)
     assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == before

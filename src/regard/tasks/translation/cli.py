@@ -117,16 +117,16 @@ def translate(
         )
     if file is None and sys.stdin.isatty():
         translator = load.load(Translator, model)
-        by = sentence_translator(
-            translator, chosen, model=prepare(translator.model, precision), to=to, max_length=max_length
-        )
+        prepared = prepare(translator.model, precision)
+        by = sentence_translator(translator, chosen, model=prepared, to=to, max_length=max_length)
         prompt_loop(
             translator,
+            prepared,
             chosen,
             max_length or MAX_SENTENCE_TOKENS,
             to=to,
             scores=scores,
-            precision=precision,
+            streams=precision == "float32",
             by=None if scores or sample or (translator.target_languages and to is None) else by,
         )
         return
@@ -343,22 +343,25 @@ def check_text(translator: "Translator", text: str, where: str, *, max_length: i
 
 def prompt_loop(
     translator: "Translator",
+    model: "Prepared",
     search: "Search",
     max_length: int,
     *,
-    to: str | None = None,
+    to: str | None,
     scores: bool,
-    precision: str = "float32",
-    by: "SentenceTranslator | None" = None,
+    streams: bool,
+    by: "SentenceTranslator | None",
 ) -> None:
-    """Answers typed lines: word by word where the search goes so, as documents given `by`, otherwise as they are."""
-    from regard.decode import prepare
+    """Answers typed lines: word by word where the search goes so, as documents given `by`, otherwise as they are.
+
+    Args:
+        model: the translator's, prepared.
+        streams: whether lines may be answered word by word, which the translator's own model does.
+    """
     from regard.decode.stepwise import StepwiseSearch
 
-    model, exact = prepare(translator.model, precision), precision == "float32"
-
     def answer(line: str) -> None:
-        streamed = search if isinstance(search, StepwiseSearch) and search.width == 1 and exact else None
+        streamed = search if streams and isinstance(search, StepwiseSearch) and search.width == 1 else None
         if by is not None and streamed is None:
             write_document(by, line, "text", None)
             return
