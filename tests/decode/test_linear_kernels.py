@@ -261,4 +261,4 @@ def test_a_thread_that_ends_gives_its_memory_back(kernel):
         return resident_bytes()
 
     before = in_new_threads(5)
-    assert in_new_threads(20) - before < 5 * each
+    assert in_new_threads(40) - before < 10 * each
