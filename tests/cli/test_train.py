@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from regard.cli import train as train_command
+from regard.cli.train import describe_rows
 from regard.data import read_pairs
 from regard.data.parallel import write_pairs
 from regard.tasks.translation.task import TranslationSettings
 from regard.training.checkpoint import lock_folder
+from regard.training.config import TrainSettings
+from regard.training.packed_corpus import PackedCorpus
 from regard.training.step import AsyncScalars, Report
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, held, no_room, regard
@@ -240,6 +244,17 @@ def test_a_line_of_ten_thousand_tokens_is_left_out_and_said(corpus, tmp_path):
     assert answer.stderr.startswith(
         "skipped: 2 of 200 pairs, with more tokens on a side than train.max_length = 256 or train.batch_size = 300\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("longest", "device", "said"), [(128, "cuda", True), (127, "cuda", False), (128, "cpu", False)]
+)
+def test_rows_that_are_too_long_for_one_kernel_are_named(longest, device, said):
+    """A pair of 128 tokens and its end take a row of 192."""
+    corpus = PackedCorpus.of([([5] * longest, [6, 7])], TrainSettings(batch_size=256, max_length=128, packed=True))
+    notice = describe_rows(replace(corpus, device=device))
+    assert notice.startswith("rows of 192 tokens, as the longest pairs need: with train.max_length = 127") is said
+    assert bool(notice) is said
 
 
 def test_pairs_with_an_empty_side_can_be_left_out_and_are_counted(corpus, tmp_path):

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from regard.tasks.protocol import Task
     from regard.tasks.splits import LoadedExamples
     from regard.training.checkpoint import FolderLock
+    from regard.training.config import TrainingData
     from regard.training.distributed import ProcessGroup
     from regard.training.run import TrainingRun
     from regard.training.step import Report
@@ -388,11 +389,34 @@ def describe_run(
     if fit.job.left_out:
         limits = f"train.max_length = {train.max_length} or train.batch_size = {train.batch_size}"
         yield f"skipped: {fit.job.left_out:,} of {total:,} {task.examples}, with more tokens on a side than {limits}"
+    if notice := describe_rows(fit.job.data):
+        yield notice
     weights = sum(parameter.numel() for parameter in fit.job.model.parameters())
     existing = f"; resuming from step {done:,}" if done else ""
     yield (
         f"{len(examples.examples):,} {task.examples}, {len(held_out.examples):,} for validation; "
         f"{settings.model.kind} with {weights:,} parameters on {next(fit.job.model.parameters()).device}{existing}"
+    )
+
+
+def describe_rows(data: "TrainingData") -> str:
+    """Why a GPU could be faster with shorter rows of packed texts; nothing if it could not."""
+    from regard.attention.backends.packed import MAX_ROW
+    from regard.training.corpus import PrefetchedMixture
+    from regard.training.packed_corpus import PackedCorpus, PackedMixture
+
+    match data.batches if isinstance(data, PrefetchedMixture) else data:
+        case PackedCorpus(labels=labels, device=device):
+            length = labels.shape[1]
+        case PackedMixture(plan=plan, device=device):
+            length = plan.length
+        case _:
+            return ""
+    if device == "cpu" or length <= MAX_ROW:
+        return ""
+    return (
+        f"rows of {length} tokens, as the longest pairs need: with train.max_length = {MAX_ROW - 1}, which "
+        f"leaves out longer ones, they have {MAX_ROW} at most, and one kernel attends to a row at once"
     )
 
 
