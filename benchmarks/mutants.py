@@ -55,6 +55,7 @@ SUITES: dict[str, Stages] = {
             "padding_removal",
         ),
         files("attention", "kv_cache", "learned_parts", "masks", "numerics", "content_patterns", "gates"),
+        [*files("attention", "family"), "-k", "not drawn"],  # pictures are no part of a copy
         files("hostile", "pattern_data"),
         [*PARITY, "-k", "not flex"],
         [*PARITY, "-k", "flex"],

@@ -1,6 +1,6 @@
 """Definitions whose breach no other test noticed; found by planting errors (benchmarks/mutants.py)."""
 
-from math import cos, pi, sin
+from math import cos, log, pi, sin
 
 import pytest
 import torch
@@ -19,18 +19,21 @@ from regard.attention.pattern import Causal
 from regard.attention.position import NoPosition, Rotary
 from regard.attention.position_variants import (
     Alibi,
+    AxialRotary,
     Clipped,
     CoPE,
     DependencyTree,
     Learned,
     LogBuckets,
+    NTKScaling,
     RelativeBias,
     RotaryScaling,
     TreeDepth,
+    YarnScaling,
 )
 from regard.attention.recipe import Recipe
-from regard.attention.scaled_score import GivenScale
-from regard.attention.score import Cosine, Dot, Feature
+from regard.attention.scaled_score import GivenScale, score_with_scale
+from regard.attention.score import Cosine, Dot, Feature, ScaledDot
 from regard.attention.softmax_variants import Sampled, StraightThrough, reinforce
 from regard.attention.sparse_patterns import Block
 from tests.attention.patterns import dense
@@ -58,6 +61,7 @@ def test_the_cosine_of_three_four_and_the_second_axis_is_four_fifths():
 def test_a_score_takes_the_scale_that_is_given():
     q, k = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[3.0, 4.0]]]])
     assert GivenScale(0.25).compare(q, k).item() == 11 / 4
+    assert [score_with_scale(scale, 16) for scale in (0.25, 0.3)] == [ScaledDot(), GivenScale(0.3)]
 
 
 def test_the_feature_maps_relu_and_exp():
@@ -177,6 +181,24 @@ def test_what_turns_seldom_within_a_text_is_slowed_down():
     frequency = 2 * pi * torch.tensor([4.0, 2.0, 0.5]) / 100
     scaled = RotaryScaling(factor=4.0, length=100, slow=1.0, fast=3.0).scale(frequency)
     assert_close(scaled / frequency, torch.tensor([1.0, 1 / 2 + 1 / 8, 1 / 4]))
+
+
+def test_a_larger_theta_slows_the_slowest_pair_by_the_factor_and_the_fastest_not_at_all():
+    assert_close(NTKScaling(factor=4.0).scale(torch.tensor([1.0, 0.1, 0.01])), torch.tensor([1.0, 0.05, 0.0025]))
+
+
+def test_yarn_mixes_along_whole_pairs():
+    """64, 32, 16, ... turns: 24 lie between pairs 1 and 2, 3 between 4 and 5, so that 1 to 5 are slowed down evenly."""
+    frequency, scaling = 0.5 ** torch.arange(8.0), YarnScaling(factor=2.0, length=402, slow=3.0, fast=24.0)
+    expected = torch.tensor([1, 1, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5])
+    assert_close(scaling.scale(frequency) / frequency, expected)
+    assert scaling.magnitude == pytest.approx(1 + 0.1 * log(2))
+
+
+def test_patches_turn_by_their_row_and_then_by_their_column():
+    """Of a picture two patches wide the second one stands in row 0 and column 1."""
+    found = AxialRotary(width=2).rotate(torch.tensor([[[[1.0, 0.0, 1.0, 0.0]]]]), torch.tensor([1]))
+    assert_close(found.flatten(), torch.tensor([1.0, 0.0, cos(1), sin(1)]))
 
 
 def test_contextual_positions_count_back_from_the_query():
