@@ -136,6 +136,9 @@ def test_without_a_teacher_the_student_learns_from_the_corpora_alone(recipes):
     assert measured["results"]["dev"].keys() - {"int8"} == {"student"}
     assert measured["synthetic"] == []
     assert "student" not in measured["compared_with"]
+    elsewhere = ModelBuild(recipe=BuildRecipe.load(Path("small.toml")), data=None, out=Path("models"), device="cuda")
+    assert elsewhere.recipe.student is not None
+    elsewhere.train("student", elsewhere.recipe.student, elsewhere.mixture())  # which has ended, on whatever device
     assert_refused(regard(*build, "--set", "distillation.enabled=true"), "small.toml: only what has a teacher")
     there = BuildRecipe.load(recipes, {"back_translation.recipe": "small.toml"})
     with pytest.raises(ValueError, match=r"small.toml has no \[teacher.model\]"):
@@ -199,6 +202,12 @@ def test_a_teacher_of_several_directions_is_given_the_language_and_distilled(rec
     assert Translator.load("models/both/teacher").target_languages == ("fr", "en")
     first = next(read_pairs("models/both/valid.tsv"))
     assert first.source.startswith(">>fr<< ")
+    # a large teacher may be removed when it has translated: the card is then of the student
+    Path("models/both/teacher/model.safetensors").unlink()
+    assert_done(regard("models", "build", recipes, "--out", "models", "--device", "cpu", *changes))
+    assert json.loads(Path("models/en-fr/measurements.json").read_bytes())["results"]["dev"].keys() - {"int8"} == {
+        "student"
+    }
 
 
 def test_a_student_without_a_teacher_of_its_own_learns_from_what_another_translated_back(recipes):

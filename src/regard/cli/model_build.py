@@ -551,12 +551,12 @@ class ModelBuild:
     # --- models ---
 
     def train(self, name: str, plan: ModelPlan, pairs: Sequence[str]) -> None:
-        """A run, by a recipe of `regard train` that is written beside it."""
-        plan, toml = plan.on(self.device), self.folder / f"{name}.toml"
+        """A run, by a recipe of `regard train` that is written beside it. One that ended is done on every device."""
+        here, toml = plan.on(self.device), self.folder / f"{name}.toml"
         (source, target), data = self.languages, tuple(pairs)
         of_run = TranslationData(corpus="files", source=source, target=target, train=data, valid=("valid.tsv",))
         text = PairTokenizerSettings(**vocabulary_text(self.folder / "data") or {})
-        settings = TranslationSettings(data=of_run, text=text, model=plan.model, train=plan.train)
+        settings = TranslationSettings(data=of_run, text=text, model=here.model, train=here.train)
 
         def work() -> Figures | None:
             write_text_atomic(toml, settings.to_toml())
