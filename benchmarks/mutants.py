@@ -103,6 +103,7 @@ SUITES: dict[str, Stages] = {
         files("data", "batching", "lm_blocks", "tagged", "word_pieces", "ngrams", "labelled", "normalization"),
         files("data", "tokenizers", "parallel", "graphs", "images", "preprocess"),
     ),
+    "data/batching": (files("data", "batching"), files("training", "packed_corpus")),
     "world/splitmix": (files("data", "batching"),),
     "training/": (
         files("training", "step", "loop", "run", "master_weights"),
@@ -118,7 +119,11 @@ SUITES: dict[str, Stages] = {
     "cli/family": (files("cli", "family"),),
     "cli/train": (files("cli", "own_parts"), files("cli", "dry_run")),
     "tasks/sequence_classification/task": (files("tasks", "gradient_noise", "hard_attention_loss"),),
-    "training/checkpoint": (files("training", "step", "loop", "run"), files("training", "run_folder", "resume")),
+    "training/checkpoint": (
+        files("training", "step", "loop", "run"),
+        files("training", "run_folder", "resume"),
+        files("training", "distributed"),
+    ),
     "training/distributed": (files("training", "distributed"),),
     "training/numerics": (files("training", "master_weights"), files("ops", "flat_adamw")),
     "data/documents": (files("data", "documents"), files("decode", "document_translation")),

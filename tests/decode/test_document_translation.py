@@ -16,11 +16,12 @@ from regard.data.tokenizers.base import ByteTokenizer, WordTokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.decode import Greedy, SentenceTranslator, translate_document
 from regard.decode.document_translation import translate_documents, undo_form
-from regard.decode.protected_spans import NUMBER
+from regard.decode.protected_spans import NUMBER, break_cost, whole_token
 from regard.decode.translation import known_scripts, translate_texts, word_reader
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.translation.task import TranslationSettings, Translator
+from tests.narrowing import not_none
 
 
 def translator_by(translate: Callable[[str], str], **options) -> SentenceTranslator:
@@ -537,3 +538,19 @@ def test_time_is_linear_in_a_line_however_long(text):
     began = process_time()
     translate_document(text, by)
     assert process_time() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "whole"),
+    [("at 14:35 today", "14", "14:35"), ("since 2024-06-01.", "2024", "2024-06-01"), ("for £5 each", "5", "£5")],
+)
+def test_a_number_is_cut_out_with_all_that_it_is_written_with(text, number, whole):
+    start, end = whole_token(text, not_none(re.search(number, text)))
+    assert text[start:end] == whole
+
+
+def test_a_line_is_broken_rather_behind_the_mark_that_stood_before_the_break():
+    """Of two spaces that are as near as each other, that behind the comma."""
+    after_comma, other = (break_cost("one, two three", space, 6.5, ",") for space in (4, 8))
+    assert after_comma < other
+    assert len({break_cost("one, two three", space, 6.5, "o") for space in (4, 8)}) == 1
