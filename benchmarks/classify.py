@@ -22,7 +22,7 @@ from rich.table import Table
 
 from machine import write
 from regard.cli.options import resolve_device
-from regard.cli.train import train_with_progress
+from regard.cli.progress import train_with_progress
 from regard.data.labelled import LabelledText
 from regard.tasks.sequence_classification.task import ClassificationSettings, TextClassifier, evaluate_classifier
 from regard.tasks.splits import Split

@@ -61,7 +61,8 @@ SIZE, SHARP, MOST = {"width": 1280, "height": 800}, 2, 200_000
 
 def shelf_of_runs(folder: Path) -> ModelStore:
     """The models of the pictures, trained where they are missing."""
-    from regard.cli.train import TrainRequest, train_run
+    from regard.cli.train import train_run
+    from regard.tasks.train_request import TrainRequest
 
     for name, settings in TRAINED.items():
         if not (folder / name / "model.safetensors").exists():

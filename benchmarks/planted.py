@@ -926,6 +926,8 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
     "cli/train.py": [
         ("dry run", "counts the steps that are done", "total = seconds * (config.steps - done)", "total = seconds * config.steps"),
         ("dry run", "a run may be made shorter than it is", "    check_steps(run.fit.folder, run.fit.config)\n", ""),
+    ],
+    "tasks/train_request.py": [
         ("own parts", "the settings of a run are a recipe whose files are run", "if recipe is None or recipe.name == SETTINGS:", "if recipe is None:"),
     ],
     "tasks/own_parts.py": [

@@ -29,7 +29,7 @@ from torch import nn
 from machine import alone, forget_peak, peak_mib, write
 from regard.attention import Normaliser, Softmax
 from regard.cli.options import resolve_device
-from regard.cli.train import train_with_progress
+from regard.cli.progress import train_with_progress
 from regard.data.batching import collate
 from regard.data.parallel import SentencePair
 from regard.decode import Greedy

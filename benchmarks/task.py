@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from machine import add_recipe_options, spend, spent, write
-from regard.cli.train import train_with_progress
+from regard.cli.progress import train_with_progress
 from regard.tasks.config import read_task_name
 from regard.tasks.protocol import Task
 from regard.tasks.registry import get_task

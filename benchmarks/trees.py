@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from machine import write
-from regard.cli.train import train_with_progress
+from regard.cli.progress import train_with_progress
 from regard.models.config import EncoderConfig
 from regard.tasks.config import TokenizerSettings
 from regard.tasks.tagging.task import CharacterSettings, Tagger, TaggingData, TaggingSettings, evaluate_tagger

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from machine import RESULTS, write
 from regard.cli.options import resolve_device
-from regard.cli.train import train_with_progress
+from regard.cli.progress import train_with_progress
 from regard.decode import AlignmentHead, Greedy
 from regard.decode.alignment import (
     annotate_pair,

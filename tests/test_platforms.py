@@ -58,7 +58,7 @@ from pathlib import Path
 from regard.data.files import open_atomic, write_text_atomic
 from regard.training.checkpoint import sync
 from regard.training.checkpoint import lock_folder
-from regard.cli.train import graceful_stop
+from regard.cli.progress import graceful_stop
 
 folder = Path({folder!r})
 with lock_folder(folder):

@@ -15,9 +15,10 @@ from typing import Any
 from torch import nn
 
 from regard.attention.parts import find_own_parts
-from regard.cli.options import Split, resolve_device, with_progress
+from regard.cli.options import Split, resolve_device
+from regard.cli.progress import with_progress
 from regard.cli.runs import read_examples
-from regard.cli.train import TrainRequest, resolve_task, train_run
+from regard.cli.train import train_run
 from regard.cli.visualize import view_input
 from regard.interop.foreign import is_transformers_model
 from regard.see import Trace, ascii, draw, save, trace_model
@@ -28,6 +29,7 @@ from regard.tasks.own_parts import OwnParts, PartReference
 from regard.tasks.pretrained import PretrainedModel
 from regard.tasks.protocol import Task
 from regard.tasks.registry import ViewRequest, task_of_run
+from regard.tasks.train_request import TrainRequest, resolve_task
 
 FilePaths = str | Path | Sequence[str | Path]
 

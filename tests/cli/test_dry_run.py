@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cli import train as train_command
-from regard.cli.train import format_bytes
+from regard.cli import progress as train_progress
+from regard.cli.progress import format_bytes
 from regard.training import run as training_run
 from regard.training.checkpoint import is_validation_step
 from regard.training.config import TrainConfig
@@ -21,7 +21,7 @@ from .commands import LITTLE, assert_done, assert_plain, assert_refused, held, r
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train_command, "FIRST_REPORT_SECONDS", 0.0)  # two steps will do
+    monkeypatch.setattr(train_progress, "FIRST_REPORT_SECONDS", 0.0)  # two steps will do
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -119,7 +119,7 @@ def test_mistakes_are_those_of_the_training():
 
 
 def test_a_run_that_diverges_at_once_is_refused(monkeypatch, corpus):
-    monkeypatch.setattr(train_command, "FIRST_REPORT_SECONDS", 60.0)
+    monkeypatch.setattr(train_progress, "FIRST_REPORT_SECONDS", 60.0)
     words = ["--rate", "1e18", "--set", "warmup_steps=0", "--set", "max_grad_norm=0", "--steps", 60, "--dry-run"]
     answer = regard("train", "--train", corpus(), *LITTLE, *words)
     assert answer.exit_code == 2

@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from regard.cli import app
-from regard.cli import train as train_command
+from regard.cli import progress as train_progress
 from regard.tasks.translation.task import TranslationSettings, Translator
 
 from .commands import LITTLE, assert_done, assert_refused, held, regard
@@ -27,7 +27,7 @@ TYPED = {
 
 def stopped(folder: Path, *words: object) -> Path:
     """A run stopped by Ctrl-C at its first validation, at step 2 of 9."""
-    printed = train_command.validation_line
+    printed = train_progress.validation_line
 
     def interrupted(report, running):
         signal.raise_signal(signal.SIGINT)
@@ -35,7 +35,7 @@ def stopped(folder: Path, *words: object) -> Path:
 
     often = ["--steps", 9, "--set", "train.validate_every=2", "--set", "train.schedule=constant"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_command, "validation_line", interrupted)
+        patch.setattr(train_progress, "validation_line", interrupted)
         answer = regard("train", *words, *often, "--out", folder)
     assert answer.exit_code == 130, answer.output
     return folder
@@ -219,8 +219,8 @@ def test_the_time_left_is_said_once_to_a_terminal_and_again_to_a_pipe():
     for again, output in ((False, [4]), (True, [4, 14, 24])):
         now = iter(range(1000))
         pace, running = (
-            train_command.TimeEstimate(1001, repeat=again, clock=lambda now=now: float(next(now))),
-            train_command.RunningStats(),
+            train_progress.TimeEstimate(1001, repeat=again, clock=lambda now=now: float(next(now))),
+            train_progress.RunningStats(),
         )
         lines = {step: pace.line(step, running) for step in range(1, 31)}
         assert [step for step, line in lines.items() if line] == output
@@ -229,7 +229,7 @@ def test_the_time_left_is_said_once_to_a_terminal_and_again_to_a_pipe():
 
 def test_a_pipe_hears_of_the_steps_and_the_time_left_as_they_pass(corpus, tmp_path, monkeypatch):
     for name in ("FIRST_REPORT_SECONDS", "REPORT_EVERY_SECONDS"):
-        monkeypatch.setattr(train_command, name, 0.0)
+        monkeypatch.setattr(train_progress, name, 0.0)
     answer = regard("train", "--train", corpus(), *LITTLE, "--steps", 5, "--out", tmp_path / "run")
     assert_done(answer)
     progress = [line.split()[:4] for line in answer.stderr.splitlines() if "left on this machine" in line]

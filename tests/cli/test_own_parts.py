@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from regard.cli import train as train_module
+from regard.cli import progress as progress_module
 from regard.decode import Beam, prepare, score_targets, translate
 from regard.see import AttentionSite, trace_model
 from regard.serve.model_store import ModelStore
@@ -102,7 +102,7 @@ def stop_early(monkeypatch):
         def stopped():
             yield After(steps)
 
-        monkeypatch.setattr(train_module, "graceful_stop", stopped)
+        monkeypatch.setattr(progress_module, "graceful_stop", stopped)
 
     yield arrange
     monkeypatch.undo()

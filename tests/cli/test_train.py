@@ -12,10 +12,10 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from regard.cli import train as train_command
-from regard.cli.train import describe_rows
+from regard.cli import progress as train_progress
 from regard.data import read_pairs
 from regard.data.parallel import write_pairs
+from regard.tasks.train_request import describe_rows
 from regard.tasks.translation.task import TranslationSettings
 from regard.training.checkpoint import lock_folder
 from regard.training.config import TrainSettings
@@ -154,14 +154,14 @@ def test_ctrl_c_saves_and_going_on_ends_with_the_same_bits(number, corpus, tmp_p
     words += ["--set", "train.average_checkpoints=2", "--set", "train.checkpoint_every=3"]
     straight, left = tmp_path / "straight", tmp_path / "left"
     assert_done(regard(*words, "--out", straight))
-    output = train_command.validation_line
+    output = train_progress.validation_line
 
     def interrupted(report, running):
         signal.raise_signal(number)
         return output(report, running)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_command, "validation_line", interrupted)
+        patch.setattr(train_progress, "validation_line", interrupted)
         answer = regard(*words, "--device", "cpu", "--out", left)
     again = f"regard train --out {left} --device cpu"
     assert answer.exit_code == 130
@@ -176,7 +176,7 @@ def test_what_the_caller_ignores_stays_ignored():
     """As nohup ignores that the terminal is closed."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with train_command.graceful_stop() as stop:
+        with train_progress.graceful_stop() as stop:
             signal.raise_signal(signal.SIGHUP)
             assert not stop.is_set()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -189,7 +189,7 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_no_checkpoint(corpus, tmp_path,
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(train_command, "validation_line", interrupted)
+    monkeypatch.setattr(train_progress, "validation_line", interrupted)
     answer = regard(
         "train",
         "--train",
@@ -284,8 +284,8 @@ def test_nothing_but_text_is_written_where_no_terminal_is(corpus, tmp_path):
 
 def test_a_terminal_sees_a_bar_with_loss_speed_and_time_left():
     out = StringIO()
-    with train_command.progress_bar(Console(file=out, force_terminal=True, width=100)) as progress:
-        running = train_command.RunningStats()
+    with train_progress.progress_bar(Console(file=out, force_terminal=True, width=100)) as progress:
+        running = train_progress.RunningStats()
         running.add(Report(1, rate=0.1, tokens=70, scalars=AsyncScalars(torch.tensor([2.5, 1.0, 0.0]))))
         progress.add_task("training", total=10, completed=4, stats=str(running))
     assert "4/10" in out.getvalue()
@@ -321,10 +321,10 @@ def test_a_full_disk_costs_the_last_interval_at_most(free_bytes, corpus, tmp_pat
 def test_a_full_disk_leaves_earlier_checkpoints_whole(corpus, tmp_path, monkeypatch):
     words = ["train", "--train", corpus(), *LITTLE, "--steps", 8, "--set", "train.checkpoint_every=2"]
     words += ["--set", "train.validate_every=4"]
-    output = train_command.validation_line
+    output = train_progress.validation_line
     with monkeypatch.context() as patch:
         patch.setattr(
-            train_command, "validation_line", lambda *both: (signal.raise_signal(signal.SIGINT), output(*both))[1]
+            train_progress, "validation_line", lambda *both: (signal.raise_signal(signal.SIGINT), output(*both))[1]
         )
         assert regard(*words, "--out", tmp_path / "run").exit_code == 130
     before = held(tmp_path / "run")

@@ -5,12 +5,12 @@ import tomllib
 
 import pytest
 
-from regard.cli.train import resolve_task
 from regard.tasks.config import RENAMED_KEYS, RENAMED_VALUES, TASK_ALIASES
 from regard.tasks.image_classification.task import ImageClassificationSettings
 from regard.tasks.registry import TASKS, get_task
 from regard.tasks.sequence_classification.task import ClassificationSettings
 from regard.tasks.tagging.task import TaggingSettings
+from regard.tasks.train_request import resolve_task
 from regard.tasks.translation.task import TranslationSettings
 from regard.tasks.vqa.task import VQASettings
 

@@ -1,7 +1,7 @@
 """`regard data`: lists, checks, downloads, converts, cleans and prepares corpora; `regard vectors`: word vectors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,10 +19,10 @@ from regard.cli.options import (
     shell_command,
     stop_after,
     with_option_groups,
-    with_progress,
     writable_file,
     writable_folder,
 )
+from regard.cli.progress import download_progress, progress, step_progress, with_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -610,43 +610,6 @@ def batch_tokens(translator: "Translator") -> int:
     return 4096 if next(translator.model.parameters()).device.type == "cpu" else 65_536
 
 
-@contextmanager
-def step_progress() -> "Iterator[Callable[[str, int, int | None], None]]":
-    """A progress bar for steps one after the other: the name of each, what is done, and the total if it is known."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading", total=None)
-
-        def seen(what: str, done: int, total: int | None) -> None:
-            progress.update(task, description=what, completed=done, total=total)
-
-        yield seen
-
-
-# --- progress of downloads ---
-
-
-@contextmanager
-def download_progress(name: str) -> "Iterator[Callable[[int, int | None], None]]":
-    """A progress bar, updated with the bytes received and their total."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(name, total=None)
-
-        def seen(arrived: int, total: int | None) -> None:
-            progress.update(task, completed=arrived, total=total)
-
-        yield seen
-
-
 # --- word vectors ---
 
 
@@ -708,18 +671,6 @@ def read_texts(texts: list[Path], corpora: list[str], data: Path | None) -> Iter
     for name in corpora:
         known = ClassificationData(corpus=name, phrases=name == "sst2")
         yield from (one.text.replace("<br />", " ") for one in known.from_corpus("train", data))
-
-
-@contextmanager
-def progress() -> "Iterator[Callable[[float], None]]":
-    """A progress bar, updated with the fraction done."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("training", total=1.0)
-        yield lambda done: bar.update(task, completed=done)
 
 
 @vectors.command()

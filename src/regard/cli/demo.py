@@ -16,10 +16,11 @@ from regard.cli.options import (
     SearchOptions,
     Split,
     load_parts,
+    print_notice,
     resolve_device,
-    with_progress,
 )
-from regard.cli.train import TrainRequest, build_settings, parse_assignment, train_run, with_recipe_parts
+from regard.cli.progress import with_progress
+from regard.cli.train import parse_assignment, train_run
 from regard.tasks.registry import get_task
 
 SENTENCE = "the black cat ate the mouse"
@@ -56,6 +57,7 @@ def demo(
     from regard.decode import Greedy
     from regard.decode.alignment import attend_pair, load_alignment_heads
     from regard.decode.translation import translate_texts
+    from regard.tasks.train_request import TrainRequest
     from regard.tasks.translation.cli import build_alignment
     from regard.tasks.translation.metrics import exact_match
     from regard.tasks.translation.task import TranslationSettings, Translator
@@ -220,6 +222,7 @@ def ladder(
     from regard import see
     from regard.see.plots.charts import LengthCurves
     from regard.tasks.config import DEFAULT_TASK
+    from regard.tasks.train_request import TrainRequest, build_settings, with_recipe_parts
     from regard.tasks.translation.task import Translator, evaluate_translations
 
     console, device = Console(stderr=True), resolve_device(device)
@@ -229,7 +232,7 @@ def ladder(
     rungs = [
         (kind, overrides | {"model.kind": kind, "model.size": size}) for kind in models.replace(" ", "").split(",")
     ]
-    own_parts = with_recipe_parts(load_parts(parts, changed_parts), recipe)
+    own_parts = with_recipe_parts(load_parts(parts, changed_parts), recipe, print_notice)
     for _, changes in rungs:
         # an error in the last should not wait for the first
         build_settings(get_task(DEFAULT_TASK), recipe, changes, None, own_parts)
@@ -287,7 +290,7 @@ def ladder_family(
     words = ["regard", "ladder", "--family", "--size", size, "--tasks", ",".join(names), "--device", made.device]
     words += [*(["--steps", steps] if steps else []), *(["--recipes", recipes] if recipes else [])]
     command = shell_command(*words) + (" --data FOLDER" if data else "")
-    page = write_family(made, jobs, command, lambda line: typer.echo(line, err=True))
+    page = write_family(made, jobs, command, print_notice)
     typer.echo(page.read_text(encoding="utf-8"))
     typer.echo(f"written: {page}")
 

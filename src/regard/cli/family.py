@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regard.attention import LAYER_RECIPES, RecipeSizes, get_layer_recipes, record_attention
-from regard.cli.options import with_progress
+from regard.cli.progress import with_progress
 from regard.data.corpora import corpus_path
 from regard.data.files import write_text_atomic
 from regard.data.lm_blocks import LMBlocks, read_text

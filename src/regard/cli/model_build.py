@@ -31,9 +31,10 @@ import numpy as np
 import typer
 
 from regard.cli.benchmarks.harness import describe_hardware
-from regard.cli.data import batch_tokens, fast_precision, step_progress
-from regard.cli.options import shell_command, with_progress
-from regard.cli.train import TrainRequest, format_duration, train_run
+from regard.cli.data import batch_tokens, fast_precision
+from regard.cli.options import shell_command
+from regard.cli.progress import format_duration, step_progress, with_progress
+from regard.cli.train import train_run
 from regard.data.cleaning import CleaningRules, HashSet
 from regard.data.corpora import (
     CORPORA,
@@ -56,6 +57,7 @@ from regard.models.config import ModelConfig
 from regard.models.config_base import AT_LEAST_0, AT_LEAST_1, SHARE, Ranges, SettingsTable, suggest
 from regard.tasks.config import PairTokenizerSettings, parse_value, read_table, read_tables, table_keys
 from regard.tasks.runs import summarize_run
+from regard.tasks.train_request import TrainRequest
 from regard.tasks.translation.metrics import closest_text
 from regard.tasks.translation.model_card import (
     count_weights,

@@ -1,4 +1,4 @@
-"""Shared options and arguments: loading a model, search, input texts, writable paths, progress bars."""
+"""Shared options and arguments: loading a model, search, input texts, writable paths."""
 
 import os
 import re
@@ -303,20 +303,6 @@ def shell_command(*words: object) -> str:
     return shlex.join(map(str, words))
 
 
-def with_progress(items: Iterable[T], what: str, total: int | Callable[[], int | None] | None = None) -> Iterable[T]:
-    """A progress bar on stderr, if that is a terminal; only then `total` is called. One item needs none."""
-    if total == 1:
-        return items
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    shown = console.is_terminal
-    if callable(total):
-        total = total() if shown else None
-    return track(items, what, total, console=console, transient=True, disable=not shown)
-
-
 def refuse_long(encoded: Iterable[Sequence[int]], where: Callable[[int], str], max_length: int, first: int = 1) -> None:
     """`where` gives the location of a text by its number; texts are counted from `first`."""
     for number, ids in enumerate(encoded, first):
@@ -337,6 +323,11 @@ def parse_head(text: str, heads: Sequence[int]) -> tuple[int, int]:
 
 
 # --- lines typed at a prompt, and lines of output ---
+
+
+def print_notice(line: str) -> None:
+    """On stderr, so that it does not stand among the output."""
+    typer.echo(line, err=True)
 
 
 def answer_typed_lines(invitation: str, answer: Callable[[str], object]) -> None:

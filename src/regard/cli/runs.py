@@ -22,11 +22,11 @@ from regard.cli.options import (
     model_folder,
     refuse_long,
     with_option_groups,
-    with_progress,
     writable_file,
     writable_files,
     writable_folder,
 )
+from regard.cli.progress import with_progress
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, MAX_TEXT_TOKENS, TASKS, task_of_run
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from regard.cli.options import (
     model_folder,
     model_folders,
     with_option_groups,
-    with_progress,
     writable_file,
 )
+from regard.cli.progress import with_progress
 from regard.tasks.registry import ViewRequest, get_commands, get_task, task_of_run
 
 if TYPE_CHECKING:

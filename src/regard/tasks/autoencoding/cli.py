@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
+from regard.cli.progress import with_progress
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def autoencode(
         texts = list(texts)  # all of them are plotted
         typer.echo(f"drawn: {latent_map(autoencoder, texts, name, latents)}", err=True)
     options.write_lines(
-        options.with_progress(reconstruct(autoencoder, texts), "reconstructing", inputs.count), out, "reconstructed"
+        with_progress(reconstruct(autoencoder, texts), "reconstructing", inputs.count), out, "reconstructed"
     )
 
 

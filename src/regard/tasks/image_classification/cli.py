@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
+from regard.cli.progress import with_progress
 from regard.tasks.registry import ViewRequest
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ def image(
     names = [
         name for file in files for name in (options.read_input(None).texts if file == "-" else [file]) if name.strip()
     ]
-    images = [
-        one for name in options.with_progress(names, "reading", len(names)) for one in images_in(name, classifier)
-    ]
+    images = [one for name in with_progress(names, "reading", len(names)) for one in images_in(name, classifier)]
     if not images:
         raise ValueError("no image given; name a file or a folder, or pass file names on stdin")
     if other := [name for name, pixels in images if not classifier.preprocessor.accepts(pixels)]:
@@ -87,7 +86,7 @@ def prediction_lines(classifier: "ImageClassifier", images: "Sequence[tuple[str,
 
     names = iter(name for name, _ in images)
     batches = classifier.iterate_probabilities([pixels for _, pixels in images])
-    for batch in options.with_progress(batches, "classifying", -(-len(images) // AT_ONCE)):
+    for batch in with_progress(batches, "classifying", -(-len(images) // AT_ONCE)):
         most = batch.topk(best)
         for found, chances in zip(most.indices.tolist(), most.values.tolist(), strict=True):
             cells = (f"{classifier.labels.name(n)}\t{chance:.4f}" for n, chance in zip(found, chances, strict=True))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
+from regard.cli.progress import with_progress
 from regard.tasks.registry import ViewRequest
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def generate(
     stdout = sys.stdout  # a progress bar, once started, replaces it
     typer.echo(prompt_text, nl=False)
     pieces = generate_pieces(generator, prompt_text, sampler, tokens, lines)
-    for piece in pieces if stdout.isatty() else options.with_progress(pieces, "generating", tokens):
+    for piece in pieces if stdout.isatty() else with_progress(pieces, "generating", tokens):
         typer.echo(piece, nl=False, file=stdout)
     typer.echo(file=stdout)
 

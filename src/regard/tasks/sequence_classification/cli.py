@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
+from regard.cli.progress import with_progress
 from regard.tasks.registry import MAX_TEXT_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def classify(
         for line in label_lines(classifier, some, chosen, scores=scores, all_labels=all_labels)
     )
     if out or not sys.stdout.isatty():
-        lines = options.with_progress(lines, "classifying", inputs.count)
+        lines = with_progress(lines, "classifying", inputs.count)
     options.write_lines(lines, out, "classified")
 
 

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import options
+from regard.cli.progress import with_progress
 from regard.tasks.registry import MAX_SENTENCE_TOKENS, ViewRequest
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def translate(
             model=prepare(translator.model, precision),
             to=to,
             max_length=max_length,
-            progress=options.with_progress,
+            progress=with_progress,
         )
         text = options.read_whole_input(file)
         if not text.strip():
@@ -166,7 +167,7 @@ def translate(
             translation_line(one, scores=scores) for these in found for one in (these * best)[:best]
         )  # an empty line has one
         if out or not sys.stdout.isatty():  # on a terminal the lines themselves show the progress
-            lines = options.with_progress(lines, "translating", lambda: (inputs.count() or 0) * best or None)
+            lines = with_progress(lines, "translating", lambda: (inputs.count() or 0) * best or None)
         options.write_lines(lines, out)
 
 
