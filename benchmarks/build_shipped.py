@@ -18,8 +18,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from regard.cli.model_build import BuildRecipe, ModelBuild
+from regard.cli.models import build_callbacks
 from regard.cli.options import resolve_device
+from regard.tasks.translation.build_recipe import BuildRecipe
+from regard.tasks.translation.model_build import ModelBuild
 
 RECIPES = Path(__file__).parent.parent / "recipes" / "shipped"
 TEACHER, STUDENTS = "multilingual", ("en-fr", "fr-en", "en-de", "de-en")
@@ -32,7 +34,15 @@ def build(name: str, args: argparse.Namespace) -> ModelBuild:
         changes = {key: value for key, value in changes.items() if key.partition(".")[0] not in OF_STUDENTS}
     recipe = BuildRecipe.load(RECIPES / f"{name}.toml", changes)
     device = resolve_device(args.device)
-    return ModelBuild(recipe=recipe, data=args.data, out=args.out, device=device, test=args.test, changes=changes)
+    return ModelBuild(
+        recipe=recipe,
+        data=args.data,
+        out=args.out,
+        device=device,
+        test=args.test,
+        changes=changes,
+        callbacks=build_callbacks(),
+    )
 
 
 def translate(one: ModelBuild) -> None:

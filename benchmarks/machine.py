@@ -10,7 +10,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from regard.cli.benchmarks.harness import benchmark_record, read_file
+from regard.cli.benchmarks.harness import benchmark_record
+from regard.training.run import read_file
 
 RESULTS = Path(__file__).parent / "results"
 SECONDS = "seconds.json"  # in a run's folder: how long it trained, over all its resumptions

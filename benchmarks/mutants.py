@@ -74,7 +74,8 @@ SUITES: dict[str, Stages] = {
     "attention/kernels/state": (files("attention", "state_kernels"),),
     "attention/backends/state": (files("attention", "gates", "kv_cache"),),
     "attention/kernels/stats": (files("attention", "stats_kernels", "stats", "stats_laws"),),
-    "cli/model_build": (files("cli", "model_build"),),
+    "tasks/translation/build_": (files("tasks", "build_stages"), files("cli", "model_build")),
+    "tasks/translation/model_build": (files("cli", "model_build"),),
     "decode/translation": (files("cli", "model_build"), files("decode", "document_translation", "translate")),
     "tasks/translation/model_card": (files("tasks", "model_card"),),
     "ops/": (

@@ -718,14 +718,18 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("model card", "a scale for the whole matrix", "one.numel() // one.shape[-1] for one in matrices", "1 for one in matrices"),
         ("model card", "a sentence ends the cell of a table", """f"\\\\{letter}" if letter in""", """letter if letter in"""),
     ],
-    "cli/model_build.py": [
-        ("model build", "test sets in other languages are trained on", "*(pair for name in known for pair in find_corpus(name).pairs)", "*()"),
-        ("model build", "sets to choose by are trained on", "for word in (*data.exclude, *data.valid, *data.test)]", "for word in data.exclude if False]"),
+    "tasks/translation/build_recipe.py": [
+        ("model build", "a CPU is asked for what GPUs do", 'if not device.startswith("cuda"):', "if False:"),
+    ],
+    "tasks/translation/build_stages.py": [
         ("model build", "a stage runs again", '        if "figures" in record:\n            return record["figures"]\n', ""),
         ("model build", "a stage with other settings is skipped", "if wanted.get(key) != record", "if False and wanted.get(key) != record"),
         ("model build", "time before an interruption is forgotten", 'record["seconds"] += time', 'record["seconds"] = time'),
+    ],
+    "tasks/translation/model_build.py": [
+        ("model build", "test sets in other languages are trained on", "*(pair for name in known for pair in find_corpus(name).pairs)", "*()"),
+        ("model build", "sets to choose by are trained on", "for word in (*data.exclude, *data.valid, *data.test)]", "for word in data.exclude if False]"),
         ("model build", "the teacher of several languages is asked for none", "to=to if translator.target_languages else None", "to=None"),
-        ("model build", "a CPU is asked for what GPUs do", 'if not device.startswith("cuda"):', "if False:"),
     ],
     "data/preparation.py": [
         ("prepare_source", "a shard that is there is written again", "if not complete and not paths[-1].exists():", "if not complete:"),

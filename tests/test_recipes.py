@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.model_build import BuildData, BuildRecipe, MeasureSettings, SynthesisSettings
 from regard.data.corpora import CORPORA
 from regard.data.token_files import split_weight
 from regard.models.config import ModelConfig, build_model
 from regard.tasks.config import read_task_name
 from regard.tasks.registry import get_task
+from regard.tasks.translation.build_recipe import BuildData, BuildRecipe, MeasureSettings, SynthesisSettings
 from regard.tasks.translation.model_card import count_weights
 from regard.training.config import make_train_config
 

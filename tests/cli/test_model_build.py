@@ -3,16 +3,19 @@
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from regard.cli.model_build import BuildRecipe, ModelBuild, StageRecords, name_set
+from regard.cli.models import build_callbacks
 from regard.data import SentencePair, read_pairs
 from regard.decode import Beam, Greedy, LengthLimit, translation
 from regard.decode.translation import PairSynthesis, synthesize_pairs
+from regard.tasks.translation.build_recipe import BuildRecipe
 from regard.tasks.translation.metrics import closest_text
+from regard.tasks.translation.model_build import ModelBuild, name_set
 from regard.tasks.translation.task import Translator
 from regard.world import World, translation_pairs
 from tests.forks import FORKS
@@ -83,6 +86,12 @@ def stages(folder: Path) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_bytes()) for path in sorted((folder / "stages").glob("*.json"))}
 
 
+def build_of(recipe: Path, **changes: str) -> ModelBuild:
+    return ModelBuild(
+        recipe=BuildRecipe.load(recipe, changes), data=None, out=Path("models"), callbacks=build_callbacks()
+    )
+
+
 # --- from pairs to a card ---
 
 
@@ -136,13 +145,13 @@ def test_without_a_teacher_the_student_learns_from_the_corpora_alone(recipes):
     assert measured["results"]["dev"].keys() - {"int8"} == {"student"}
     assert measured["synthetic"] == []
     assert "student" not in measured["compared_with"]
-    elsewhere = ModelBuild(recipe=BuildRecipe.load(Path("small.toml")), data=None, out=Path("models"), device="cuda")
+    elsewhere = replace(build_of(Path("small.toml")), device="cuda")
     assert elsewhere.recipe.student is not None
     elsewhere.train("student", elsewhere.recipe.student, elsewhere.mixture())  # which has ended, on whatever device
     assert_refused(regard(*build, "--set", "distillation.enabled=true"), "small.toml: only what has a teacher")
-    there = BuildRecipe.load(recipes, {"back_translation.recipe": "small.toml"})
+    there = build_of(recipes, **{"back_translation.recipe": "small.toml"})
     with pytest.raises(ValueError, match=r"small.toml has no \[teacher.model\]"):
-        ModelBuild(recipe=there, data=None, out=Path("models")).other("small.toml").make_teacher()
+        there.other("small.toml").make_teacher()
 
 
 def test_without_baselines_only_what_reads_synthetic_pairs_is_trained(recipes):
@@ -175,7 +184,7 @@ def test_a_sentence_of_a_test_set_is_excluded_in_all_languages_of_that_set():
         .replace("test.tsv@en-fr", "tatoeba:test")
         + TINY.format("teacher", 1)
     )
-    build = ModelBuild(recipe=BuildRecipe.load(Path("en-fr.toml")), data=Path("corpora"), out=Path("models"))
+    build = replace(build_of(Path("en-fr.toml")), data=Path("corpora"))
     ((source, _, figures),) = build.corpora
     assert [pair.source for pair in source.read(str)] == ["a cat sleeps"]
     assert figures["removed"] == {"test overlap": 1}
@@ -249,35 +258,12 @@ def test_a_mistake_in_a_recipe_is_one_line_with_the_remedy(recipes, old, new, me
     text = recipes.read_text()
     assert old in text
     recipes.write_text(text.replace(old, new, 1))
-    build = ModelBuild(recipe=BuildRecipe.load(recipes), data=None, out=Path("models")) if "name a" in message else None
+    build = build_of(recipes) if "name a" in message else None
     if build is None:
         assert_refused(regard("models", "build", recipes, "--out", "models"), message)
         return
     with pytest.raises(ValueError, match=message):
         build.back_translate()
-
-
-def test_a_stage_runs_once_and_its_time_adds_up_over_interruptions(tmp_path):
-    calls: list[int] = []
-
-    def work():
-        calls.append(1)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        return {"pairs": 3}
-
-    records = StageRecords(tmp_path / "mine" / "stages", lambda: False, "cpu")
-    with pytest.raises(KeyboardInterrupt):
-        records.run("data", {"size": (1, 2)}, work)
-    before = stages(tmp_path / "mine")["data"]
-    assert "figures" not in before
-    assert records.listed() == []
-    assert [records.run("data", {"size": [1, 2]}, work) for _ in range(3)] == [{"pairs": 3}] * 3
-    assert len(calls) == 2
-    (listed,) = records.listed()
-    assert listed["seconds"] >= before["seconds"] > 0
-    with pytest.raises(ValueError, match="this stage was made with other size"):
-        records.run("data", {"size": [1, 3]}, work)
 
 
 def test_sets_are_named_as_people_call_them():

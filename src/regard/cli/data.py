@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from regard.data.corpora import CorpusInfo, FileCheck
     from regard.data.parallel import SentencePair
     from regard.data.preparation import Preparation
-    from regard.tasks.translation.task import Translator
 
 CorpusName = Annotated[str, typer.Argument(help="The name of a known corpus; regard data lists them.")]
 PAIRS_HELP = "x.tsv, x.jsonl, or x for two text files such as x.en and x.fr; each also with .gz or .xz."
@@ -563,6 +562,7 @@ def translate(
     from regard.data.parallel import SentencePair, read_pairs
     from regard.decode.translation import PairSynthesis, first_best, synthesize_pairs
     from regard.tasks.translation.metrics import closest_text
+    from regard.tasks.translation.model_build import batch_tokens, fast_precision
     from regard.tasks.translation.task import Translator
 
     out, stop = writable_file(out), stop_after(minutes)
@@ -595,19 +595,6 @@ def translate(
         raise typer.Exit(130)
     left_out = "".join(f", {count:,} left out: {why}" for why, count in found.left_out.items())
     typer.echo(f"written: {out}, {found.pairs:,} pairs of {found.read:,} sentences{left_out}")
-
-
-def fast_precision(translator: "Translator") -> str:
-    """bfloat16 on a GPU, where the model can be prepared for it."""
-    from regard.decode.quantize import objections
-
-    device = next(translator.model.parameters()).device
-    return "bfloat16" if device.type == "cuda" and not objections(translator.model) else "float32"
-
-
-def batch_tokens(translator: "Translator") -> int:
-    """Tokens × beams of a batch that keep the device busy."""
-    return 4096 if next(translator.model.parameters()).device.type == "cpu" else 65_536
 
 
 # --- word vectors ---

@@ -1,12 +1,24 @@
 """`regard models`: lists trained models that packages ship, and makes a translator from the corpora, with its card."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import DataFolder, DeviceOption, MinutesOption, writable_file, writable_folder
+from regard.cli.options import (
+    DataFolder,
+    DeviceOption,
+    MinutesOption,
+    print_notice,
+    resolve_device,
+    stop_after,
+    writable_file,
+    writable_folder,
+)
 from regard.cli.runs import JsonOption, align_columns
+
+if TYPE_CHECKING:
+    from regard.tasks.translation.model_build import BuildCallbacks
 
 models = typer.Typer(
     rich_markup_mode="markdown",
@@ -91,9 +103,10 @@ def build(
 
     Example: `regard models build recipes/shipped/en-fr.toml --data corpora --out try --set data.sentences=20000`
     """
-    from regard.cli.model_build import BuildRecipe, BuildStoppedError, ModelBuild
-    from regard.cli.options import resolve_device, stop_after
     from regard.cli.train import parse_assignment
+    from regard.tasks.translation.build_recipe import BuildRecipe
+    from regard.tasks.translation.build_stages import BuildStoppedError
+    from regard.tasks.translation.model_build import ModelBuild
 
     stop, changes = stop_after(minutes), dict(map(parse_assignment, set_ or []))
     made = ModelBuild(
@@ -104,6 +117,7 @@ def build(
         stop=stop,
         test=test,
         changes=changes,
+        callbacks=build_callbacks(),
     )
     try:
         written = made.run()
@@ -113,6 +127,23 @@ def build(
     typer.echo(f"made: {made.folder / ('student' if written else 'teacher')}")
     if written:
         typer.echo(f"written: {written}")
+
+
+def build_callbacks() -> "BuildCallbacks":
+    """A build trains as `regard train` does, and shows bars and the names of its stages on stderr."""
+    from regard.cli.progress import format_duration, step_progress, with_progress
+    from regard.cli.train import train_run
+    from regard.tasks.translation.model_build import BuildCallbacks
+
+    def print_stage(name: str, seconds: float | None) -> None:
+        print_notice(name if seconds is None else f"{name}: {format_duration(seconds)}")
+
+    return BuildCallbacks(
+        train=lambda request: train_run(request).finished,
+        stage=print_stage,
+        progress=with_progress,
+        steps=step_progress,
+    )
 
 
 @models.command()

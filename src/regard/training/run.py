@@ -16,6 +16,8 @@ A run that was killed resumes from its newest checkpoint, so later steps come ag
 
 import json
 import logging
+import os
+import platform
 import sys
 import time
 from collections import deque
@@ -382,3 +384,30 @@ def weight_bytes(model: nn.Module) -> int:
 def optimiser_bytes(model: nn.Module) -> int:
     """Of the gradients, and of the two moments that AdamW keeps of each."""
     return 3 * sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad)
+
+
+# --- the machine ---
+
+
+def describe_hardware() -> dict[str, Any]:
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in read_file("/proc/cpuinfo").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "gpu": gpu,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.system(),
+    }
+
+
+def read_file(path: str) -> str:
+    return Path(path).read_text() if Path(path).exists() else ""

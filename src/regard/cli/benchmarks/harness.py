@@ -1,7 +1,5 @@
 """Benchmark harness: cases, implementations, timed samples, correctness, ratios, plots, and the record of a result."""
 
-import os
-import platform
 import statistics
 import subprocess
 import time
@@ -14,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+
+from regard.training.run import describe_hardware
 
 # by the path of this file, not the working directory: code of another folder must not be run
 CHECKOUT = Path(__file__).resolve().parents[4]
@@ -348,30 +348,6 @@ def plot_results(benchmark: Benchmark, rows: list[BenchmarkResult]) -> "Figure":
 
 
 # --- the record of a result ---
-
-
-def describe_hardware() -> dict[str, Any]:
-    cpu = next(
-        (
-            line.split(":")[1].strip()
-            for line in read_file("/proc/cpuinfo").splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "gpu": gpu,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "system": platform.system(),
-    }
-
-
-def read_file(path: str) -> str:
-    return Path(path).read_text() if Path(path).exists() else ""
 
 
 def git_commit() -> str:

@@ -14,27 +14,20 @@ A stage whose record says that it ended, by the same settings, is not run again.
 
 import json
 import os
-import time
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import typer
 
-from regard.cli.benchmarks.harness import describe_hardware
-from regard.cli.data import batch_tokens, fast_precision
-from regard.cli.options import shell_command
-from regard.cli.progress import format_duration, step_progress, with_progress
-from regard.cli.train import train_run
 from regard.data.cleaning import CleaningRules, HashSet
 from regard.data.corpora import (
     CORPORA,
@@ -47,17 +40,19 @@ from regard.data.corpora import (
 )
 from regard.data.files import write_text_atomic
 from regard.data.parallel import SentencePair, read_pairs, write_pairs
-from regard.data.preparation import CorpusCleaning, PairPreparation, prepare_corpora, vocabulary_text
+from regard.data.preparation import CorpusCleaning, PairPreparation, Progress, prepare_corpora, vocabulary_text
 from regard.data.token_files import split_weight
 from regard.data.tokenizers.pretrained import language_tag
 from regard.decode.beam import Beam
-from regard.decode.quantize import prepare
+from regard.decode.quantize import objections, prepare
 from regard.decode.translation import PairSynthesis, first_best, never, synthesize_pairs
 from regard.models.config import ModelConfig
-from regard.models.config_base import AT_LEAST_0, AT_LEAST_1, SHARE, Ranges, SettingsTable, suggest
-from regard.tasks.config import PairTokenizerSettings, parse_value, read_table, read_tables, table_keys
+from regard.tasks.config import PairTokenizerSettings
+from regard.tasks.protocol import ProgressBar
 from regard.tasks.runs import summarize_run
 from regard.tasks.train_request import TrainRequest
+from regard.tasks.translation.build_recipe import SHARED_TABLES, BuildRecipe, ModelPlan, SynthesisSettings
+from regard.tasks.translation.build_stages import Figures, StageRecords, write_json
 from regard.tasks.translation.metrics import closest_text
 from regard.tasks.translation.model_card import (
     count_weights,
@@ -75,287 +70,26 @@ from regard.tasks.translation.task import (
     train_tokenizers,
 )
 from regard.training.checkpoint import WEIGHTS
-from regard.training.config import TrainSettings
 
 T = TypeVar("T")
 SYNTHETIC_RULES = CleaningRules(language=False, min_letters=0.0)  # what a model wrote may repeat itself, or run away
-SHARED_TABLES = ("data", "text", "teacher", "measure")  # whose changes hold for other recipes' teachers, too
-
-
-# --- the recipe ---
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildData(SettingsTable):
-    """What a translator is made of, and what it is judged by.
+class BuildCallbacks:
+    """What a build asks of the program around it: to train, and to show how far it is.
 
     Args:
-        directions: such as en-fr; of several, a recipe makes one teacher that knows all target languages.
-        corpora: known corpora or files of pairs, each with :WEIGHT: how many of its pairs are seen, in proportion.
-        exclude: test sets, as corpora with their split or files: pairs with a sentence of theirs are removed.
-        valid: development sets, likewise: checkpoints are chosen by them, and every step is measured.
-        test: test sets, measured only when asked for.
-        sentences: of each corpus at most so many, to try a recipe out; 0 takes all.
-        min_words, max_words, max_ratio, min_letters: of cleaning, as of `regard data clean`.
+        train: trains a run, or goes on with it; False if it was interrupted before its last step.
+        stage: is told which stage begins; and, with its seconds, which has ended.
+        progress: of the sentences that are cleaned or measured.
+        steps: a context whose value is told what is being done, how much of it is done, and of how much.
     """
 
-    ranges: ClassVar[Ranges] = {"min_words": AT_LEAST_1, "max_words": AT_LEAST_1, "min_letters": SHARE}
-
-    directions: tuple[str, ...] = ()
-    corpora: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    valid: tuple[str, ...] = ()
-    test: tuple[str, ...] = ()
-    sentences: int = 0
-    min_words: int = 1
-    max_words: int = 200
-    max_ratio: float = 3.0
-    min_letters: float = 0.5
-
-    @property
-    def rules(self) -> CleaningRules:
-        names = ("min_words", "max_words", "max_ratio", "min_letters")
-        return CleaningRules(**{name: getattr(self, name) for name in names})
-
-    @property
-    def pairs(self) -> list[tuple[str, str]]:
-        """The directions as languages."""
-        found = [(source, target) for source, _, target in (one.partition("-") for one in self.directions)]
-        if bad := next((one for one, sides in zip(self.directions, found, strict=True) if not all(sides)), None):
-            raise ValueError(f"data.directions: {bad} is no direction; write SOURCE-TARGET, such as en-fr")
-        return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class SynthesisSettings(SettingsTable):
-    """How a model translates sentences into pairs to train on.
-
-    Args:
-        enabled: whether this stage, and what learns from it, takes place.
-        recipe: a recipe beside this one whose teacher translates; of a distillation left out, it is this one's.
-        texts: corpora, as europarl@en-de, whose sentences in the language that is read are translated as well.
-        sentences: of each corpus at most so many are translated; 0 takes all.
-        beam: beam width; 1 is greedy search.
-        length_penalty: as of `regard translate`.
-        best_of: of so many best the one most like the reference is taken.
-        weight: of the synthetic pairs in what is trained on, beside those of the corpora.
-        originals: train on the pairs of the corpora, too.
-    """
-
-    ranges: ClassVar[Ranges] = {
-        **dict.fromkeys(("beam", "best_of"), AT_LEAST_1),
-        **dict.fromkeys(("sentences", "length_penalty"), AT_LEAST_0),
-    }
-
-    enabled: bool = False
-    recipe: str = ""
-    texts: tuple[str, ...] = ()
-    sentences: int = 0
-    beam: int = 4
-    length_penalty: float = 1.0
-    best_of: int = 1
-    weight: float = 1.0
-    originals: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureSettings(SettingsTable):
-    """How models are measured.
-
-    Args:
-        beam: beam width.
-        length_penalty: as of `regard translate`.
-        sentences: of each set at most so many, to try a recipe out; 0 takes all.
-        scratch: train a student without distillation, and a teacher without back-translation, to see what they gain.
-        gpu_watts, cpu_watts: the power that the estimate of the energy assumes.
-        notes: sentences for the card, of what the measurements do not say.
-    """
-
-    ranges: ClassVar[Ranges] = {"beam": AT_LEAST_1, "length_penalty": AT_LEAST_0}
-
-    beam: int = 5
-    length_penalty: float = 1.0
-    sentences: int = 0
-    scratch: bool = True
-    gpu_watts: float = 700.0
-    cpu_watts: float = 100.0
-    notes: tuple[str, ...] = ()
-
-    @property
-    def search(self) -> Beam:
-        return Beam(self.beam, length_penalty=self.length_penalty)
-
-
-@dataclass(frozen=True)
-class ModelPlan:
-    """A model, and how it is trained: tables [NAME.model] and [NAME.train]."""
-
-    model: ModelConfig
-    train: TrainSettings
-
-    def on(self, device: str) -> "ModelPlan":
-        """What is made for a GPU runs elsewhere in its plain form."""
-        train = self.train
-        if not device.startswith("cuda"):
-            precision = "float32" if train.precision == "bf16-pure" else train.precision
-            train = replace(train, precision=precision, cuda_graph=False)
-        return replace(self, train=train)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildRecipe:
-    """A recipe of `regard models build`; without a student it ends with its teacher, without a teacher the student
-    learns from the corpora alone."""
-
-    path: Path
-    data: BuildData
-    text: PairTokenizerSettings
-    teacher: ModelPlan | None
-    student: ModelPlan | None
-    back_translation: SynthesisSettings
-    distillation: SynthesisSettings
-    measure: MeasureSettings
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
-    @staticmethod
-    def load(path: Path, changes: Mapping[str, str] = {}) -> "BuildRecipe":
-        """A file, some of whose lines are changed: table.key, or table.model.key. Where it distils another recipe's
-        teacher, lines of a teacher are changed there."""
-        tables = read_tables(path)
-        elsewhere = "teacher" not in tables and bool(tables.get("distillation", {}).get("recipe"))
-        for name, value in changes.items():
-            *within, key = name.split(".")
-            if elsewhere and within[:1] == ["teacher"]:
-                continue
-            place: Any = tables
-            for one in within:
-                place = place.setdefault(one, {})
-            if not within or not isinstance(place, dict):
-                raise ValueError(f"--set {name}={value}: write table.key=value, such as teacher.train.steps=100")
-            place[key] = parse_value(value)
-        try:
-            return BuildRecipe.from_tables(path, tables)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-
-    @staticmethod
-    def from_tables(path: Path, tables: Mapping[str, Any]) -> "BuildRecipe":
-        usual = {
-            "data": BuildData(),
-            "text": PairTokenizerSettings(vocab_size=10_000),
-            "back_translation": SynthesisSettings(),
-            "distillation": SynthesisSettings(),
-            "measure": MeasureSettings(),
-        }
-        refuse_unknown(tables, (*usual, "teacher", "student"), "table")
-        read: dict[str, Any] = {name: read_known(one, name, tables.get(name, {})) for name, one in usual.items()}
-        plans = {name: read_plan(name, tables[name]) for name in ("teacher", "student") if name in tables}
-        if not plans:
-            raise ValueError("it has no tables [teacher.model] and [teacher.train], nor those of a student; write one")
-        data = read["data"]
-        if "teacher" not in plans and untaught(read["distillation"]):
-            raise ValueError("only what has a teacher learns from its translations; write [teacher.model]")
-        for key in ("directions", "corpora", "valid"):
-            if not getattr(data, key):
-                raise ValueError(f"data.{key} is empty; name one at least")
-        if len(data.pairs) > 1 and (plans.keys() != {"teacher"} or read["back_translation"].enabled):
-            raise ValueError(f"a recipe of {len(data.pairs)} directions makes a teacher alone; leave out the rest")
-        if read["back_translation"].enabled and not read["back_translation"].recipe:
-            raise ValueError("back_translation.recipe names the recipe of the other direction; it is left out")
-        return BuildRecipe(path=path, teacher=plans.get("teacher"), student=plans.get("student"), **read)
-
-
-def untaught(distillation: SynthesisSettings) -> bool:
-    """Whether a recipe's own teacher is to translate."""
-    return distillation.enabled and not distillation.recipe
-
-
-def read_plan(name: str, lines: Mapping[str, Any]) -> ModelPlan:
-    refuse_unknown(lines, ("model", "train"), f"[{name}]")
-    model: ModelConfig = read_known(
-        ModelConfig.from_size("transformer", "base"), f"{name}.model", lines.get("model", {})
-    )
-    return ModelPlan(model, read_known(TrainSettings(), f"{name}.train", lines.get("train", {})))
-
-
-def read_known(usual: SettingsTable, name: str, lines: Any) -> Any:
-    """A table, none of whose keys is unknown."""
-    if not isinstance(lines, dict):
-        raise ValueError(f"{name} = {lines!r} is a table; write [{name}]")
-    refuse_unknown(lines, table_keys(usual), f"[{name}]")
-    return read_table(usual, name, lines)
-
-
-def refuse_unknown(lines: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    if unknown := [name for name in lines if name not in known]:
-        raise ValueError(f"{where} {unknown[0]!r} is unknown; {suggest(unknown[0], known)}")
-
-
-# --- stages ---
-
-
-class BuildStoppedError(Exception):
-    """The time is over, or somebody has asked to stop; the argument is the stage that goes on next time."""
-
-
-Figures = Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class StageRecords:
-    """The records of the stages in a folder.
-
-    Args:
-        stop: whether the time is over; asked before a stage begins.
-        device: that of the stages, unless one says otherwise.
-    """
-
-    folder: Path
-    stop: Callable[[], bool]
-    device: str
-
-    def run(
-        self, name: str, settings: Mapping[str, Any], work: Callable[[], Figures | None], device: str = ""
-    ) -> Figures:
-        """The figures of a stage, which is run unless its record says that it ended; None from it asks to stop."""
-        path, device = self.folder / f"{name}.json", device or self.device
-        wanted = json.loads(json.dumps(dict(settings)))
-        record = json.loads(path.read_bytes()) if path.exists() else {"settings": wanted, "seconds": 0.0}
-        if changed := [
-            key for key in {**wanted, **record["settings"]} if wanted.get(key) != record["settings"].get(key)
-        ]:
-            raise ValueError(
-                f"{path}: this stage was made with other {' and '.join(changed)}; choose another --out, or remove "
-                "what it made, and this"
-            )
-        if "figures" in record:
-            return record["figures"]
-        if self.stop():
-            raise BuildStoppedError(name)
-        typer.echo(f"{self.folder.parent.name}, {name}", err=True)
-        hardware, kind = describe_hardware(), "cuda" if device.startswith("cuda") else "cpu"
-        record |= {"kind": kind, "device": hardware["gpu"] if kind == "cuda" else hardware["cpu"]}
-        write_json(path, record)  # its settings hold even if it is killed
-        began, figures = time.perf_counter(), None
-        try:
-            figures = work()
-        finally:
-            record["seconds"] += time.perf_counter() - began
-            ended = {"figures": dict(figures), "ended": datetime.now(UTC).isoformat()} if figures is not None else {}
-            write_json(path, record | ended)
-        if figures is None:
-            raise BuildStoppedError(name)
-        typer.echo(f"{self.folder.parent.name}, {name}: {format_duration(record['seconds'])}", err=True)
-        return figures
-
-    def listed(self) -> list[dict[str, Any]]:
-        """Name, seconds and device of every stage that ended, the first one first."""
-        found = ((path.stem, json.loads(path.read_bytes())) for path in sorted(self.folder.glob("*.json")))
-        ended = sorted(((n, one) for n, one in found if "figures" in one), key=lambda stage: stage[1]["ended"])
-        return [{"name": name} | {key: one[key] for key in ("seconds", "kind", "device")} for name, one in ended]
+    train: Callable[[TrainRequest], bool]
+    stage: Callable[[str, float | None], object]
+    progress: ProgressBar
+    steps: Callable[[], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,6 +102,7 @@ class ModelBuild:
         stop: whether the time is over.
         test: measure the test sets.
         changes: lines of the recipe that are changed, and of those whose teachers it needs.
+        callbacks: what it asks of the program around it.
     """
 
     recipe: BuildRecipe
@@ -377,6 +112,7 @@ class ModelBuild:
     stop: Callable[[], bool] = never
     test: bool = False
     changes: Mapping[str, str] = field(default_factory=dict)
+    callbacks: BuildCallbacks
 
     @property
     def folder(self) -> Path:
@@ -384,7 +120,10 @@ class ModelBuild:
 
     @cached_property
     def stages(self) -> StageRecords:
-        return StageRecords(self.folder / "stages", self.stop, self.device)
+        return self.records(self.folder, self.device)
+
+    def records(self, folder: Path, device: str) -> StageRecords:
+        return StageRecords(folder / "stages", self.stop, device, self.callbacks.stage)
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -468,7 +207,7 @@ class ModelBuild:
 
         def work() -> Figures:
             cleaning = CorpusCleaning([limited], data.rules, self.excluded)
-            pairs = with_progress(cleaning.pairs(), f"cleaning {source.name}")
+            pairs = self.callbacks.progress(cleaning.pairs(), f"cleaning {source.name}")
             kept = (pair for pair, why in pairs if why is None)
             write_pairs(kept if source.languages == ordered else (pair.swapped() for pair in kept), path)
             return cleaning.report.to_dict()
@@ -479,8 +218,7 @@ class ModelBuild:
             "excluded": self.excluded_digest,
             "sentences": data.sentences,
         }
-        records = StageRecords(self.out / "corpora" / "stages", self.stop, "cpu")
-        figures = records.run(f"{source.name}.{'-'.join(ordered)}", settings, work)
+        figures = self.records(self.out / "corpora", "cpu").run(f"{source.name}.{'-'.join(ordered)}", settings, work)
         cleaned = PairSource(
             source.name,
             (ordered[0], ordered[1]),
@@ -535,7 +273,7 @@ class ModelBuild:
                 held_out=0,
                 workers=max(1, min(16, os.cpu_count() or 1)) if enough_pairs(sources) else 1,
             )
-            with step_progress() as seen:
+            with self.callbacks.steps() as seen:
                 found = prepare_corpora(request, seen)
             return {"pairs": {one.folder.name: len(one) for one in found}}
 
@@ -563,7 +301,7 @@ class ModelBuild:
         def work() -> Figures | None:
             write_text_atomic(toml, settings.to_toml())
             request = TrainRequest(self.folder / name, recipe=toml, device=self.device, stop=self.stop)
-            if not train_run(request).finished:
+            if not self.callbacks.train(request):
                 return None
             found = summarize_run(self.folder / name)
             return {"best": vars(found.best) if found.best else None, "step": found.step}
@@ -645,7 +383,7 @@ class ModelBuild:
                 to=to if translator.target_languages else None,
                 choose=closest_text if table.best_of > 1 else first_best,
             )
-            with step_progress() as seen:
+            with self.callbacks.steps() as seen:
                 found = synthesize_pairs(
                     pairs, how, path, stop=self.stop, progress=lambda done: seen(f"translating, {name}", done, None)
                 )
@@ -681,7 +419,7 @@ class ModelBuild:
                     translator,
                     pairs,
                     measure.search,
-                    with_progress,
+                    self.callbacks.progress,
                     tokens=batch_tokens(translator),
                     precision="int8" if int8 else "float32",
                     to=self.languages[1] if translator.target_languages else None,
@@ -754,8 +492,7 @@ class ModelBuild:
     def all_stages(self) -> list[dict[str, Any]]:
         """Those of this build, and of the teachers of others that it needed."""
         found = [
-            {**one, "name": f"cleaning {one['name']}"}
-            for one in StageRecords(self.out / "corpora" / "stages", self.stop, "cpu").listed()
+            {**one, "name": f"cleaning {one['name']}"} for one in self.records(self.out / "corpora", "cpu").listed()
         ]
         found += self.stages.listed()
         tables = (self.recipe.back_translation, self.recipe.distillation)
@@ -772,11 +509,7 @@ class ModelBuild:
         """The one that makes the model again, with folders that are the reader's own."""
         changes = [word for name, value in self.changes.items() for word in ("--set", f"{name}={value}")]
         words = ["regard", "models", "build", self.recipe.path, *changes, "--data", "FOLDER", "--out", "models"]
-        return shell_command(*words, *(["--test"] if self.test else []))
-
-
-def write_json(path: Path, what: Mapping[str, Any]) -> None:
-    write_text_atomic(path, json.dumps(what, indent=1, ensure_ascii=False) + "\n")
+        return shlex.join(map(str, [*words, *(["--test"] if self.test else [])]))
 
 
 def swap_source(source: PairSource) -> PairSource:
@@ -840,6 +573,17 @@ def can_be_int8(translator: Translator) -> bool:
     except ValueError:
         return False
     return True
+
+
+def fast_precision(translator: Translator) -> str:
+    """bfloat16 on a GPU, where the model can be prepared for it."""
+    device = next(translator.model.parameters()).device
+    return "bfloat16" if device.type == "cuda" and not objections(translator.model) else "float32"
+
+
+def batch_tokens(translator: Translator) -> int:
+    """Tokens × beams of a batch that keep the device busy."""
+    return 4096 if next(translator.model.parameters()).device.type == "cpu" else 65_536
 
 
 def describe_model(model: ModelConfig) -> str:
