@@ -1262,7 +1262,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("corpus", "errors with the least loss first", "key=lambda error: -error.loss", "key=lambda error: error.loss"),
         ("corpus", "tags of other words", "start in starts]", "start in [0, *starts]]"),
     ],
-    "cli/visualize.py": [
+    "cli/look.py": [
         ("tables of look", "nodes off the best path have the star", '"*" if tree.on_best_path(node) else ""', '"" if tree.on_best_path(node) else "*"'),
         ("tables of look", "what another model changed has the other sign", "(two - one).tolist()", "(one + two).tolist()"),
         ("tables of look", "a token is forced one step later", "trace = trace.branch(int(step), token)", "trace = trace.branch(int(step) + 1, token)"),

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 def app(_: dict[str, str]) -> Application:
     """Called by `serve run`, with the arguments behind it, of which there are none."""
-    from regard.cli.visualize import read_keys
+    from regard.cli.serve import read_keys
 
     if not (named := os.environ.get("REGARD_RUNS")):
         raise ValueError("REGARD_RUNS names no run; give the folders of runs, as in REGARD_RUNS=run serve run …")

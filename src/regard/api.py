@@ -15,11 +15,11 @@ from typing import Any
 from torch import nn
 
 from regard.attention.parts import find_own_parts
+from regard.cli.look import ModelInput, view_input
 from regard.cli.options import Split, resolve_device
 from regard.cli.progress import with_progress
 from regard.cli.runs import read_examples
 from regard.cli.train import train_run
-from regard.cli.visualize import view_input
 from regard.interop.foreign import is_transformers_model
 from regard.see import Trace, ascii, draw, save, trace_model
 from regard.see.plots.panels import View
@@ -120,7 +120,8 @@ class LoadedModel:
         Args:
             options: head, all_heads, word, target, beam, question, as of `regard look`.
         """
-        return AttentionView(*view_input(self.task, self.task_model, self.folder, text, ViewRequest(**options)))
+        seen = ModelInput(self.task, self.task_model, self.folder, text, ViewRequest(**options))
+        return AttentionView(*view_input(seen))
 
 
 def load(

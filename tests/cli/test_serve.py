@@ -108,7 +108,7 @@ def terminal(monkeypatch) -> list[str]:
     """As if somebody sat there; what is opened is noted, and the server ends at once."""
     opened: list[str] = []
     monkeypatch.setattr(
-        sys.modules["regard.cli.visualize"], "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
+        sys.modules["regard.cli.look"], "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
     )
     monkeypatch.setattr(server, "open_page", opened.append)
     monkeypatch.setattr(server, "serve", lambda models, *_: opened.append(", ".join(models.entries)))

@@ -12,7 +12,7 @@ import yaml
 from typer.main import get_command
 
 from regard.cli import app
-from regard.cli.visualize import API_PORT
+from regard.cli.serve import API_PORT
 from regard.serve.api import ApiLimits
 from regard.serve.server import DRAIN_SECONDS
 from tests.see.untrained_models import translator

@@ -15,10 +15,12 @@ from typer.core import TyperGroup
 from regard.cli.bench import bench
 from regard.cli.data import data, vectors
 from regard.cli.demo import demo, ladder, lecture
+from regard.cli.look import look
 from regard.cli.models import models
 from regard.cli.runs import compare, evaluate, export, import_command, publish, runs
+from regard.cli.serve import api, serve
 from regard.cli.train import train
-from regard.cli.visualize import api, draw, explain, gallery, look, serve
+from regard.cli.visualize import draw, explain, gallery
 from regard.tasks.registry import TASKS, get_commands, get_task
 
 if TYPE_CHECKING:
