@@ -14,11 +14,11 @@ import pytest
 from regard.data import SentencePair
 from regard.decode import Beam, Greedy, Sampling
 from regard.decode.alignment import format_links, load_alignment_heads
-from regard.decode.document_translation import sentence_translator
 from regard.decode.quantized_linear import INT8_BATCH_TOLERANCE
+from regard.decode.search import Search
 from regard.models.config import ModelConfig
 from regard.tasks.config import PairTokenizerSettings
-from regard.tasks.translation.cli import prompt_loop
+from regard.tasks.translation.cli import TranslationJob, prompt_loop
 from regard.tasks.translation.task import TranslationSettings, Translator
 from regard.world import World, translation_pairs
 
@@ -374,13 +374,17 @@ def test_nothing_but_translations_is_written_to_a_file(trained, sentences):
 # --- typed ---
 
 
+def job(translator: Translator, search: Search, max_length: int | None = None) -> TranslationJob:
+    return TranslationJob(translator, translator.model, Path("run"), search, None, max_length)
+
+
 @pytest.mark.parametrize("draws", [1, 3])
 @pytest.mark.parametrize("kind", [Beam, Sampling])
 def test_several_translations_of_what_is_typed_come_with_their_scores(kind, draws, trained, type_lines, capsys):
     search = Sampling(samples=draws, seed=7) if kind is Sampling else Beam(3, n_best=draws)
     type_lines("the cat sleeps", "the dog sleeps")
     translator = Translator.load(trained)
-    prompt_loop(translator, translator.model, search, 1000, to=None, scores=draws > 1, streams=True, by=None)
+    prompt_loop(job(translator, search), scores=draws > 1, streams=True, documents=False)
     found = capsys.readouterr()
     assert len(found.out.splitlines()) == 2 * draws
     assert all(re.match(r"-\d+\.\d{4}\t", line) for line in found.out.splitlines() if draws > 1)
@@ -390,7 +394,7 @@ def test_several_translations_of_what_is_typed_come_with_their_scores(kind, draw
 def test_a_streamed_translation_is_the_same_text(trained, type_lines, capsys, sentences):
     translator = Translator.load(trained)
     type_lines(*sentences[:7])
-    prompt_loop(translator, translator.model, Greedy(), 1000, to=None, scores=False, streams=True, by=None)
+    prompt_loop(job(translator, Greedy()), scores=False, streams=True, documents=False)
     wanted = output_lines(regard("translate", trained, "-", "--beam", 1, typed="\n".join(sentences[:7])))
     assert capsys.readouterr().out.splitlines() == wanted
 
@@ -399,8 +403,7 @@ def test_what_is_typed_is_a_document(of_subwords, type_lines, capsys):
     """As on the command line: what the model cannot read, URLs and numbers are copied."""
     translator = Translator.load(of_subwords)
     type_lines("我爱你", "See https://a.org/b?c=1 17 cats. The dog sleeps", "cat")
-    by = sentence_translator(translator, Beam(2))
-    prompt_loop(translator, translator.model, Beam(2), 1000, to=None, scores=False, streams=True, by=by)
+    prompt_loop(job(translator, Beam(2)), scores=False, streams=True, documents=True)
     found = capsys.readouterr()
     typed = output_lines(regard("translate", of_subwords, "cat", "--beam", 2, "--length-penalty", 0))
     assert found.out.splitlines()[0] == "我爱你"
@@ -423,7 +426,7 @@ def test_a_terminal_is_answered_with_documents_too(of_subwords, start):
 def test_a_mistake_in_a_typed_line_does_not_end_the_conversation(trained, type_lines, capsys):
     type_lines("the zebra", "cat " * 9, "the caf\udce9", "the cat", "", "never asked for")
     translator = Translator.load(trained)
-    prompt_loop(translator, translator.model, Greedy(), 7, to=None, scores=False, streams=True, by=None)
+    prompt_loop(job(translator, Greedy(), 7), scores=False, streams=True, documents=False)
     found = capsys.readouterr()
     assert "regard: this line: 'zebra' is out of vocabulary; it is translated as <unk>" in found.err
     assert "regard: this line: 9 tokens; split it, or allow it with --max-length 9" in found.err

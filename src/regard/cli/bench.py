@@ -10,6 +10,7 @@ from rich.markup import escape
 from regard.cli.options import DataFolder, DeviceOption, resolve_device, shell_command, writable_folder
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from regard.cli.benchmarks.harness import Benchmark, BenchmarkResult, BenchmarkSettings, MissingPeer
@@ -49,7 +50,6 @@ def bench(
 
     Example: `regard bench --quick`
     """
-    from shutil import rmtree
     from tempfile import mkdtemp
 
     import torch
@@ -67,7 +67,7 @@ def bench(
         writable_folder(plot)
     if threads:
         torch.set_num_threads(threads)
-    console, wrong = Console(), []
+    console, wrong = Console(), list[str]()
     console = console if console.is_terminal else Console(width=FILE_WIDTH)
     device, threads = resolve_device(device), threads or torch.get_num_threads()
     for benchmark in chosen:
@@ -81,24 +81,33 @@ def bench(
             data=data and data.absolute(),
             folder=folder,
         )
-        rows, missing = run_benchmark(benchmark, setting)
-        if all(row.state != "failed" for row in rows):
-            rmtree(folder)  # otherwise a log tells why
-        for case in dict.fromkeys(row.case for row in rows):
-            console.print(results_table(benchmark, [row for row in rows if row.case == case]))
-        for one in missing:
-            console.print(f"not measured: {one.name}: {one.why}", soft_wrap=True, highlight=False, markup=False)
-        if not rows:
-            continue
-        command = reproduce_command(benchmark.name, setting, data)
-        typer.echo(f"written: {write_results(benchmark, rows, missing, command, setting, out)}")
-        if plot:
-            typer.echo(f"drawn: {write_plot(benchmark, rows, device, plot)}")
-        wrong += [f"{benchmark.name}: {row.case}: {row.implementation}: {row.message}" for row in rows if row.failed]
+        wrong += report_benchmark(benchmark, setting, console, out, plot)
     for line in wrong:
         typer.echo(f"FAILED: {line}", err=True)
     if wrong:
         raise typer.Exit(1)
+
+
+def report_benchmark(
+    benchmark: "Benchmark", setting: "BenchmarkSettings", console: "Console", out: Path, plot: Path | None
+) -> list[str]:
+    """Runs a benchmark, prints its tables, and writes its results and plot; a line for each that failed."""
+    from shutil import rmtree
+
+    rows, missing = run_benchmark(benchmark, setting)
+    if all(row.state != "failed" for row in rows):
+        rmtree(setting.folder)  # otherwise a log tells why
+    for case in dict.fromkeys(row.case for row in rows):
+        console.print(results_table(benchmark, [row for row in rows if row.case == case]))
+    for one in missing:
+        console.print(f"not measured: {one.name}: {one.why}", soft_wrap=True, highlight=False, markup=False)
+    if not rows:
+        return []
+    command = reproduce_command(benchmark.name, setting)
+    typer.echo(f"written: {write_results(benchmark, rows, missing, command, setting, out)}")
+    if plot:
+        typer.echo(f"drawn: {write_plot(benchmark, rows, setting.device, plot)}")
+    return [f"{benchmark.name}: {row.case}: {row.implementation}: {row.message}" for row in rows if row.failed]
 
 
 def find_benchmark(name: str, benchmarks: "dict[str, Benchmark]") -> "Benchmark":
@@ -163,12 +172,12 @@ def results_table(benchmark: "Benchmark", rows: "list[BenchmarkResult]") -> "Tab
     return shown
 
 
-def reproduce_command(benchmark: str, setting: "BenchmarkSettings", data: Path | None) -> str:
+def reproduce_command(benchmark: str, setting: "BenchmarkSettings") -> str:
     """The command that runs this benchmark alone, without paths of this machine."""
     words = ["regard", "bench", benchmark, "--device", setting.device, "--threads", setting.threads]
     words += ["--quick"] if setting.quick else []
     words += ["--rounds", setting.rounds] if setting.rounds else []
-    return shell_command(*words) + (" --data FOLDER" if data else "")
+    return shell_command(*words) + (" --data FOLDER" if setting.data else "")
 
 
 def write_results(

@@ -1,5 +1,6 @@
 """`regard data`: lists, checks, downloads, converts, cleans and prepares corpora; `regard vectors`: word vectors."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,12 +26,10 @@ from regard.cli.options import (
 from regard.cli.progress import download_progress, progress, step_progress, with_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from regard.data.cleaning import CleaningReport, CleaningRules
+    from regard.data.cleaning import CleaningReport, CleaningRules, HashSet
     from regard.data.corpora import CorpusInfo, FileCheck
     from regard.data.parallel import SentencePair
-    from regard.data.preparation import Preparation
+    from regard.data.preparation import PairPreparation, Preparation, TextPreparation
 
 CorpusName = Annotated[str, typer.Argument(help="The name of a known corpus; regard data lists them.")]
 PAIRS_HELP = "x.tsv, x.jsonl, or x for two text files such as x.en and x.fr; each also with .gz or .xz."
@@ -397,6 +396,34 @@ def print_cleaning(reports: "Mapping[str, CleaningReport]") -> None:
     Console().print(table)
 
 
+@dataclass(frozen=True)
+class FieldOptions:
+    """What the sides of pairs, and the texts of documents, are called."""
+
+    source: SourceOption = "en"
+    target: TargetOption = "fr"
+    column: Annotated[str, typer.Option("--column", help="The field of documents that holds their text.")] = "text"
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """How token files are written: what is held out of them, what sources begin with, by how many processes."""
+
+    held_out: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Pairs, or texts, of each corpus to validate on: at most so many, and every hundredth."
+        ),
+    ] = 2000
+    tags: Annotated[
+        bool | None,
+        typer.Option(
+            "--tags/--no-tags", help="Begin sources with their target language; default: if there are several."
+        ),
+    ] = None
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None
+
+
 @data.command()
 @with_option_groups
 def prepare(
@@ -405,26 +432,12 @@ def prepare(
     task: Annotated[
         Literal["translation", "language_modeling"], typer.Option(help="What is to be trained: on pairs, or on texts.")
     ] = "translation",
-    source: SourceOption = "en",
-    target: TargetOption = "fr",
-    column: Annotated[str, typer.Option("--column", help="The field of documents that holds their text.")] = "text",
+    names: FieldOptions = FieldOptions(),
     vocabularies: VocabularyOptions = VocabularyOptions(),
     no_clean: Annotated[bool, typer.Option("--no-clean", help="Keep all pairs; see regard data clean.")] = False,  # noqa: FBT002
     rules: CleaningOptions = CleaningOptions(),
     exclude: ExcludeOption = None,
-    held_out: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Pairs, or texts, of each corpus to validate on: at most so many, and every hundredth."
-        ),
-    ] = 2000,
-    tags: Annotated[
-        bool | None,
-        typer.Option(
-            "--tags/--no-tags", help="Begin sources with their target language; default: if there are several."
-        ),
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None,
+    shards: ShardOptions = ShardOptions(),
     split: Annotated[Split, typer.Option(help="For known corpora.")] = "train",
     folder: DataFolder = None,
 ) -> None:
@@ -451,43 +464,82 @@ def prepare(
 
     Example: `regard train --task language_modeling --train texts --size base --out run`
     """
-    import os
+    asked = PrepareOptions(
+        inputs=inputs,
+        out=out,
+        names=names,
+        vocabularies=vocabularies,
+        no_clean=no_clean,
+        rules=rules,
+        exclude=tuple(exclude or ()),
+        shards=shards,
+        split=split,
+        folder=folder,
+    )
+    run_preparation(asked.of_pairs() if task == "translation" else asked.of_texts(), task, out)
 
-    from regard.data.cleaning import HashSet
-    from regard.data.corpora import iter_excluded, parse_sources
-    from regard.data.lm_blocks import parse_text_sources
-    from regard.data.preparation import PairPreparation, TextPreparation
-    from regard.tasks.language_modeling.task import LanguageModelingSettings
-    from regard.tasks.pretrained import train_text_tokenizer
-    from regard.tasks.translation.task import TranslationSettings, train_tokenizers
 
-    more = {"vocabulary": vocabularies.vocabulary, "held_out": held_out, "workers": workers or os.cpu_count() or 1}
-    if task == "translation":
-        sources = parse_sources(inputs, (source, target), split, folder)
-        pair_text = vocabularies.text(TranslationSettings, joint=not vocabularies.separate)
-        request = PairPreparation(
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions:
+    """All options of `regard data prepare`, and the preparation of pairs or of texts that they ask for."""
+
+    inputs: list[str]
+    out: Path
+    names: FieldOptions = FieldOptions()
+    vocabularies: VocabularyOptions = VocabularyOptions()
+    no_clean: bool = False
+    rules: CleaningOptions = CleaningOptions()
+    exclude: tuple[str, ...] = ()
+    shards: ShardOptions = ShardOptions()
+    split: Split = "train"
+    folder: Path | None = None
+
+    def of_pairs(self) -> "PairPreparation":
+        from regard.data.corpora import parse_sources
+        from regard.data.preparation import PairPreparation
+        from regard.tasks.translation.task import TranslationSettings, train_tokenizers
+
+        sources = parse_sources(self.inputs, (self.names.source, self.names.target), self.split, self.folder)
+        text = self.vocabularies.text(TranslationSettings, joint=not self.vocabularies.separate)
+        return PairPreparation(
             sources=sources,
-            out=writable_folder(out),
-            text=pair_text.to_dict(),
-            learn=lambda sample: train_tokenizers(sample, pair_text),
-            rules=None if no_clean else rules.build(),
-            excluded=HashSet().update(iter_excluded(exclude or [], [one.languages for one in sources], folder)),
-            tags=tags,
-            **more,
+            out=writable_folder(self.out),
+            text=text.to_dict(),
+            learn=lambda sample: train_tokenizers(sample, text),
+            rules=None if self.no_clean else self.rules.build(),
+            excluded=self.excluded([one.languages for one in sources]),
+            tags=self.shards.tags,
+            **self.shared(),
         )
-    else:
-        refuse_pair_options(vocabularies, rules, tags)
-        text = vocabularies.text(LanguageModelingSettings)
-        request = TextPreparation(
-            sources=parse_text_sources(inputs, column, split, folder),
-            out=writable_folder(out),
+
+    def of_texts(self) -> "TextPreparation":
+        from regard.data.lm_blocks import parse_text_sources
+        from regard.data.preparation import TextPreparation
+        from regard.tasks.language_modeling.task import LanguageModelingSettings
+        from regard.tasks.pretrained import train_text_tokenizer
+
+        refuse_pair_options(self.vocabularies, self.rules, self.shards.tags)
+        text = self.vocabularies.text(LanguageModelingSettings)
+        return TextPreparation(
+            sources=parse_text_sources(self.inputs, self.names.column, self.split, self.folder),
+            out=writable_folder(self.out),
             text=text.to_dict(),
             learn=lambda sample: train_text_tokenizer(sample, text),
-            duplicates=not (no_clean or rules.keep_duplicates),
-            excluded=HashSet().update(iter_excluded(exclude or [], [], folder)),
-            **more,
+            duplicates=not (self.no_clean or self.rules.keep_duplicates),
+            excluded=self.excluded([]),
+            **self.shared(),
         )
-    run_preparation(request, task, out)
+
+    def excluded(self, languages: list[tuple[str, str]]) -> "HashSet":
+        from regard.data.cleaning import HashSet
+        from regard.data.corpora import iter_excluded
+
+        return HashSet().update(iter_excluded(list(self.exclude), languages, self.folder))
+
+    def shared(self) -> dict[str, Any]:
+        """What pairs and texts have alike."""
+        workers = self.shards.workers or os.cpu_count() or 1
+        return {"vocabulary": self.vocabularies.vocabulary, "held_out": self.shards.held_out, "workers": workers}
 
 
 def refuse_pair_options(vocabularies: VocabularyOptions, rules: CleaningOptions, tags: bool | None) -> None:  # noqa: FBT001

@@ -4,10 +4,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,33 +23,60 @@ if TYPE_CHECKING:
     from regard.models.seq2seq import DecodableModel as Prepared
     from regard.see.plots.attention_maps import Alignment
     from regard.see.plots.panels import View
+    from regard.tasks.protocol import ProgressBar
     from regard.tasks.translation.task import Translator
 
 
-@options.with_option_groups
-def translate(
-    model: options.ModelArgument,
-    file: options.TextArgument = None,
-    out: options.OutOption = None,
-    search: options.SearchOptions = options.SearchOptions(),
+@dataclass(frozen=True)
+class HypothesisOptions:
+    """Which translations of each line are written, and what with them."""
+
     best: Annotated[
         int,
         typer.Option("--n-best", "--best", min=1, help="Number of hypotheses per line (n-best), each with its score."),
-    ] = 1,
-    sample: Annotated[bool, typer.Option("--sample", help="Sample translations instead of beam search.")] = False,  # noqa: FBT002
-    temperature: Annotated[float | None, typer.Option(help="For --sample: the sampling temperature.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="For --sample: sample from the k most probable tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="For --sample: nucleus sampling, the total probability kept.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="For --sample.")] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Write each log-probability before its text.")] = False,  # noqa: FBT002
+    ] = 1
+    sample: Annotated[bool, typer.Option("--sample", help="Sample translations instead of beam search.")] = False
+    temperature: Annotated[float | None, typer.Option(help="For --sample: the sampling temperature.")] = None
+    top_k: Annotated[int | None, typer.Option(help="For --sample: sample from the k most probable tokens.")] = None
+    top_p: Annotated[float | None, typer.Option(help="For --sample: nucleus sampling, the total probability kept.")] = (
+        None
+    )
+    seed: Annotated[int | None, typer.Option(min=0, help="For --sample.")] = None
+    scores: Annotated[bool, typer.Option("--scores", help="Write each log-probability before its text.")] = False
     align: Annotated[
         Path | None, typer.Option(help="Write word alignments here, in Pharaoh format (0-0 1-2) on every line.")
-    ] = None,
+    ] = None
+
+    @property
+    def with_scores(self) -> bool:
+        return self.scores or self.best > 1
+
+    def build(self, search: options.SearchOptions) -> "Search":
+        """The search, or the sampling, that finds them."""
+        names = ("temperature", "top_k", "top_p", "seed")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if given and not self.sample:
+            raise ValueError(f"--{next(iter(given)).replace('_', '-')} needs --sample")
+        if self.sample:
+            from regard.decode import Sampling
+
+            return Sampling(samples=self.best, **given)
+        found = search.build(self.best)
+        if self.best > 1 and (search.length_penalty or search.coverage_penalty):
+            options.print_notice(
+                "regard: n-best lists are ranked by the penalised score; the log-probabilities before them may be in "
+                "another order, and are in this one with --length-penalty 0"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How the input is read: its form, the language that it is to have, and what is refused."""
+
     to: Annotated[
         str | None, typer.Option("--to", "--target", help="The target language, of a model that knows several.")
-    ] = None,
+    ] = None
     max_length: Annotated[
         int | None,
         typer.Option(
@@ -58,15 +85,24 @@ def translate(
             help="Maximum tokens of a sentence: a longer line is refused, a longer sentence of a document split into "
             f"clauses. Default: {MAX_SENTENCE_TOKENS}, and of documents the length that the model was trained with.",
         ),
-    ] = None,
+    ] = None
     format: Annotated[
         str | None,
         typer.Option(
             help="lines (each one sentence, as test sets have them), or a document: text, markdown, srt or html. "
             "Default: by the file's ending (.txt .md .srt .vtt .html), text for stdin and a sentence, otherwise lines."
         ),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and out-of-vocabulary words.")] = False,  # noqa: FBT002
+    ] = None
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse empty lines and out-of-vocabulary words.")] = False
+
+
+@options.with_option_groups
+def translate(
+    model: options.ModelArgument,
+    files: options.TextFiles = options.TextFiles(),
+    search: options.SearchOptions = options.SearchOptions(),
+    hypotheses: HypothesisOptions = HypothesisOptions(),
+    reading: ReadingOptions = ReadingOptions(),
     precision: Annotated[
         str,
         typer.Option(
@@ -99,72 +135,90 @@ def translate(
     Example: `regard translate both text.en --to fr` (see regard data prepare for models of several target languages)
     """
     from regard.decode import prepare
-    from regard.decode.document_translation import sentence_translator
     from regard.tasks.translation.task import Translator
 
-    out, align = options.writable_files(out=out, align=align)
-    if align and (best > 1 or file is None):
+    out, align = options.writable_files(out=files.out, align=hypotheses.align)
+    if align and (hypotheses.best > 1 or files.file is None):
         raise ValueError("--align is for a file with one translation of each line; leave out --n-best, or give a file")
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    chosen = build_sampling(sampling, best) if sample else search.build(best)
-    if stray := [name for name, value in sampling.items() if value is not None and not sample]:
-        raise ValueError(f"--{stray[0].replace('_', '-')} needs --sample")
-    scores = scores or best > 1
-    if best > 1 and not sample and (search.length_penalty or search.coverage_penalty):
-        typer.echo(
-            "regard: n-best lists are ranked by the penalised score; the log-probabilities before them may be in "
-            "another order, and are in this one with --length-penalty 0",
-            err=True,
-        )
-    if file is None and sys.stdin.isatty():
-        translator = load.load(Translator, model)
-        prepared = prepare(translator.model, precision)
-        by = sentence_translator(translator, chosen, model=prepared, to=to, max_length=max_length)
-        prompt_loop(
-            translator,
-            prepared,
-            chosen,
-            max_length or MAX_SENTENCE_TOKENS,
-            to=to,
-            scores=scores,
-            streams=precision == "float32",
-            by=None if scores or sample or (translator.target_languages and to is None) else by,
-        )
-        return
-    of_lines = {"--align": align, "--n-best": best > 1, "--scores": scores, "--strict": strict}
-    kind = choose_format(file, format, [name for name, value in of_lines.items() if value])
+    chosen, scores = hypotheses.build(search), hypotheses.with_scores
+    of_lines = {"--align": align, "--n-best": hypotheses.best > 1, "--scores": scores, "--strict": reading.strict}
+    names = [name for name, value in of_lines.items() if value]
+    kind = "typed" if files.are_typed else choose_format(files.file, reading.format, names)
     translator = load.load(Translator, model)
-    if format is None and kind == "text" and translator.target_languages and to is None:
-        kind = "lines"  # each says its language itself
-    if kind != "lines":
-        by = sentence_translator(
-            translator,
-            chosen,
-            model=prepare(translator.model, precision),
-            to=to,
-            max_length=max_length,
-            progress=with_progress,
-        )
-        text = options.read_whole_input(file)
+    prepared = prepare(translator.model, precision)
+    job = TranslationJob(translator, prepared, model, chosen, reading.to, reading.max_length)
+    if kind == "typed":
+        documents = not (scores or hypotheses.sample or job.lacks_target)
+        prompt_loop(job, scores=scores, streams=precision == "float32", documents=documents)
+    elif kind == "lines" or (reading.format is None and kind == "text" and job.lacks_target):
+        # lines, or texts each of which says its language itself
+        translate_file(job, files, hypotheses, out, align, strict=reading.strict)
+    else:
+        by = job.sentence_translator(with_progress)
+        text = options.read_whole_input(files.file)
         if not text.strip():
-            typer.echo(f"regard: {file or 'stdin'} is empty; there is nothing to translate", err=True)
+            options.print_notice(f"regard: {files.file or 'stdin'} is empty; there is nothing to translate")
         write_document(by, text, kind, out)
-        return
+
+
+@dataclass(frozen=True, eq=False)
+class TranslationJob:
+    """A translator from a folder, and how it translates.
+
+    Args:
+        prepared: its model, in the precision that is asked for.
+        to: the target language, of a model that knows several.
+        max_length: tokens of a sentence; None is the default of lines, or of documents.
+    """
+
+    translator: "Translator"
+    prepared: "Prepared"
+    folder: Path
+    search: "Search"
+    to: str | None
+    max_length: int | None
+
+    @property
+    def lacks_target(self) -> bool:
+        """Whether each text has to say its target language itself."""
+        return bool(self.translator.target_languages) and self.to is None
+
+    @property
+    def line_tokens(self) -> int:
+        return self.max_length or MAX_SENTENCE_TOKENS
+
+    def sentence_translator(self, progress: "ProgressBar | None" = None) -> "SentenceTranslator":
+        """Translates the sentences of documents."""
+        from regard.decode.document_translation import sentence_translator
+
+        more = {} if progress is None else {"progress": progress}
+        return sentence_translator(
+            self.translator, self.search, model=self.prepared, to=self.to, max_length=self.max_length, **more
+        )
+
+    def translations(self, texts: Iterable[str]) -> "Iterator[list[Translation]]":
+        return translations_in_order(self.translator, texts, self.search, self.prepared)
+
+
+def translate_file(
+    job: TranslationJob,
+    files: options.TextFiles,
+    hypotheses: HypothesisOptions,
+    out: Path | None,
+    align: Path | None,
+    *,
+    strict: bool,
+) -> None:
+    """A line for each line; with alignments, in a file of their own, for each."""
     from regard.data.files import open_atomic
 
-    inputs = options.read_input(file)
-    max_length = max_length or MAX_SENTENCE_TOKENS
-    tagged = (translator.tag_source(text, to) for text in inputs.texts)
-    texts = check_texts(translator, tagged, inputs.location, max_length=max_length, strict=strict)
-    prepared = prepare(translator.model, precision)
-
-    def search_in(texts: Iterable[str]) -> "Iterator[list[Translation]]":
-        return translations_in_order(translator, texts, chosen, prepared)
-
+    inputs, best = files.read(), hypotheses.best
+    tagged = (job.translator.tag_source(text, job.to) for text in inputs.texts)
+    texts = check_texts(job.translator, tagged, inputs.location, max_length=job.line_tokens, strict=strict)
     with open_atomic(align) if align else nullcontext() as links:
-        found = write_alignments(translator, model, texts, search_in, links) if links else search_in(texts)
+        found = write_alignments(job, texts, links) if links else job.translations(texts)
         lines = (
-            translation_line(one, scores=scores) for these in found for one in (these * best)[:best]
+            translation_line(one, scores=hypotheses.with_scores) for these in found for one in (these * best)[:best]
         )  # an empty line has one
         if out or not sys.stdout.isatty():  # on a terminal the lines themselves show the progress
             lines = with_progress(lines, "translating", lambda: (inputs.count() or 0) * best or None)
@@ -220,20 +274,14 @@ def write_document(by: "SentenceTranslator", text: str, kind: str, out: Path | N
 # --- lines ---
 
 
-def write_alignments(
-    translator: "Translator",
-    model: Path,
-    texts: Iterator[str],
-    search_in: "Callable[[Iterator[str]], Iterator[list[Translation]]]",
-    file: IO[bytes],
-) -> "Iterator[list[Translation]]":
+def write_alignments(job: TranslationJob, texts: Iterator[str], file: IO[bytes]) -> "Iterator[list[Translation]]":
     """The translations; writes the word alignments of each on the way."""
     from regard.decode.alignment import format_links
 
-    heads, texts = alignment_heads_for(translator, model, texts)
+    heads, texts = alignment_heads_for(job.translator, job.folder, texts)
     read, again = tee(texts)  # buffers at most a window
-    for text, these in zip(again, search_in(read), strict=True):
-        file.write(f"{format_links(translator, text, these[0].text, heads)}\n".encode())
+    for text, these in zip(again, job.translations(read), strict=True):
+        file.write(f"{format_links(job.translator, text, these[0].text, heads)}\n".encode())
         yield these
 
 
@@ -251,12 +299,6 @@ def alignment_heads_for(
     if not (heads := alignment_heads_from_texts(translator, first)):
         raise ValueError(f"--align: {model} has no alignment heads; a model without attention has none")
     return heads, chain(first, texts)
-
-
-def build_sampling(given: dict[str, Any], samples: int) -> "Search":
-    from regard.decode import Sampling
-
-    return Sampling(samples=samples, **{name: value for name, value in given.items() if value is not None})
 
 
 def translations_in_order(
@@ -342,36 +384,27 @@ def check_text(translator: "Translator", text: str, where: str, *, max_length: i
 # --- the prompt ---
 
 
-def prompt_loop(
-    translator: "Translator",
-    model: "Prepared",
-    search: "Search",
-    max_length: int,
-    *,
-    to: str | None,
-    scores: bool,
-    streams: bool,
-    by: "SentenceTranslator | None",
-) -> None:
-    """Answers typed lines: word by word where the search goes so, as documents given `by`, otherwise as they are.
+def prompt_loop(job: TranslationJob, *, scores: bool, streams: bool, documents: bool) -> None:
+    """Answers typed lines: word by word where the search goes so, else as documents or as they are.
 
     Args:
-        model: the translator's, prepared.
         streams: whether lines may be answered word by word, which the translator's own model does.
     """
     from regard.decode.stepwise import StepwiseSearch
 
+    search, by = job.search, job.sentence_translator() if documents else None
+    streamed = search if streams and isinstance(search, StepwiseSearch) and search.width == 1 else None
+
     def answer(line: str) -> None:
-        streamed = search if streams and isinstance(search, StepwiseSearch) and search.width == 1 else None
         if by is not None and streamed is None:
             write_document(by, line, "text", None)
             return
-        line = translator.tag_source(line, to)
-        check_text(translator, line, "this line", max_length=max_length)
+        line = job.translator.tag_source(line, job.to)
+        check_text(job.translator, line, "this line", max_length=job.line_tokens)
         if streamed is not None and not scores:
-            stream_words(translator, line, streamed)
+            stream_words(job.translator, line, streamed)
             return
-        for these in translations_in_order(translator, [line], search, model):
+        for these in job.translations([line]):
             for one in these:
                 typer.echo(translation_line(one, scores=scores))
 
