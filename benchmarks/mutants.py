@@ -117,7 +117,7 @@ SUITES: dict[str, Stages] = {
     "interop/exporter": (files("cli", "packaged_models"),),
     "interop/": (files("interop", "torch_modules", "huggingface"), files("interop", "huggingface_trace")),
     "tasks/own_parts": (files("tasks", "own_parts"), files("cli", "own_parts")),
-    "cli/family": (files("cli", "family"),),
+    "tasks/language_modeling/family": (files("cli", "family"),),
     "cli/train": (files("cli", "dry_run"),),
     "tasks/train_request": (files("cli", "own_parts"),),
     "tasks/sequence_classification/task": (files("tasks", "gradient_noise", "hard_attention_loss"),),

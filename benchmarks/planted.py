@@ -417,7 +417,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("catalogue", "longformer: without its global token", "Window(n.window) | Global(1))", "Window(n.window))"),
         ("catalogue", "never itself: only itself", "Full() & ~Window(1)", "Full() & Window(1)"),
     ],
-    "cli/family.py": [
+    "tasks/language_modeling/family.py": [
         ("family", "the worst rate is chosen", "return one < other if self.figure", "return one > other if self.figure"),
         ("family", "the loss of the token after the answer", "batch.tokens.gather(1, batch.asked + 1).flatten()", "batch.tokens.gather(1, batch.asked).flatten()"),
         ("family", "every seed the same tokens", "first = self.seed * FIRST_OF_SEED + index * self.rows", "first = index * self.rows"),

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.cli import family
-from regard.cli.family import (
+from regard.tasks.language_modeling import family
+from regard.tasks.language_modeling.family import (
     SIZES,
     Answers,
     FamilyLadder,

@@ -1,6 +1,7 @@
 """`regard demo`, `regard ladder`, `regard lecture`: guided tours that train small models and show their attention."""
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,10 +19,16 @@ from regard.cli.options import (
     load_parts,
     print_notice,
     resolve_device,
+    shell_command,
+    with_option_groups,
+    writable_folder,
 )
 from regard.cli.progress import with_progress
 from regard.cli.train import parse_assignment, train_run
 from regard.tasks.registry import get_task
+
+if TYPE_CHECKING:
+    from regard.tasks.translation.metrics import TranslationMetrics
 
 SENTENCE = "the black cat ate the mouse"
 MIN_CHECKPOINTS = 10  # checkpoints at least, spread over the training
@@ -160,9 +167,6 @@ def lecture(folder: Annotated[Path, typer.Option(help="Where the gallery is draw
 # --- ladder ---
 
 
-if TYPE_CHECKING:
-    from regard.tasks.translation.metrics import TranslationMetrics
-
 FAMILY_TASKS = (
     "Of --family, comma-separated: recall, retrieval, listops, world, tinyshakespeare, wikitext2 (--data), or a text."
 )
@@ -177,28 +181,58 @@ LONG_SENTENCES |= {
 }
 
 
+@dataclass(frozen=True)
+class RungOptions:
+    """Which models are trained, how large they are, and how."""
+
+    models: Annotated[str, typer.Option(help="The rungs, comma-separated.")] = ",".join(RUNGS)
+    size: Annotated[str, typer.Option(help="tiny, small or base.")] = "tiny"
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps of each.")] = None
+    sentence: Annotated[str | None, typer.Option(help="The sentence whose alignment is drawn.")] = None
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as table.key=value.")] = None
+
+    def changes(self, recipe: Path | None) -> dict[str, dict[str, Any]]:
+        """The settings of each model, by its kind, that are not those of the recipe."""
+        shared: dict[str, Any] = {} if recipe else dict(LONG_SENTENCES)
+        shared |= {"train.steps": self.steps} if self.steps else {}
+        shared |= dict(parse_assignment(line) for line in self.set_ or [])
+        kinds = self.models.replace(" ", "").split(",")
+        return {kind: shared | {"model.kind": kind, "model.size": self.size} for kind in kinds}
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What the models are compared by."""
+
+    split: Annotated[Split, typer.Option(help="The split to evaluate on.")] = "valid"
+    beam: BeamSize = 5
+    length_penalty: LengthPenalty = 1.0
+
+
+@dataclass(frozen=True)
+class FamilyOptions:
+    """The other ladder: recipes as language models."""
+
+    family: Annotated[bool, typer.Option("--family", help="Compare recipes, as language models.")] = False
+    recipes: Annotated[
+        Path | None, typer.Option(help="Of --family: a TOML file with a table of [model] keys for each recipe.")
+    ] = None
+    tasks: Annotated[str | None, typer.Option(help=FAMILY_TASKS)] = None
+    quick: Annotated[bool, typer.Option("--quick", help="Of --family: the smallest size, a smoke test.")] = False
+    jobs: Annotated[int, typer.Option(min=1, help="Of --family: runs at a time.")] = 1
+
+
+@with_option_groups
 def ladder(
     recipe: Annotated[Path | None, typer.Argument(help="A TOML file; its [model] is replaced for every rung.")] = None,
     out: Annotated[Path, typer.Option(help="The folder of all runs and plots.")] = Path("ladder"),
-    models: Annotated[str, typer.Option(help="The rungs, comma-separated.")] = ",".join(RUNGS),
-    size: Annotated[str, typer.Option(help="tiny, small or base.")] = "tiny",
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps of each.")] = None,
-    sentence: Annotated[str | None, typer.Option(help="The sentence whose alignment is drawn.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as table.key=value.")] = None,
-    split: Annotated[Split, typer.Option(help="The split to evaluate on.")] = "valid",
-    beam: BeamSize = 5,
-    length_penalty: LengthPenalty = 1.0,
+    rungs: RungOptions = RungOptions(),
+    evaluation: EvaluationOptions = EvaluationOptions(),
     data: DataFolder = None,
     device: DeviceOption = "auto",
     parts: PartsOption = None,
     changed_parts: ChangedPartsOption = None,
-    family: Annotated[bool, typer.Option("--family", help="Compare recipes, as language models.")] = False,  # noqa: FBT002
-    recipes: Annotated[
-        Path | None, typer.Option(help="Of --family: a TOML file with a table of [model] keys for each recipe.")
-    ] = None,
-    tasks: Annotated[str | None, typer.Option(help=FAMILY_TASKS)] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Of --family: the smallest size, a smoke test.")] = False,  # noqa: FBT002
-    jobs: Annotated[int, typer.Option(min=1, help="Of --family: runs at a time.")] = 1,
+    family: FamilyOptions = FamilyOptions(),
 ) -> None:
     """Train models without and with attention on one corpus; draw BLEU against length, and the alignments.
 
@@ -214,42 +248,42 @@ def ladder(
 
     Example: `regard ladder --family --size full --jobs 12 --tasks recall,tinyshakespeare --data corpora --out family`
     """
-    if family:
-        ladder_family(out, "quick" if quick else size, recipes, tasks, steps, jobs, data, device)
+    if family.family:
+        ladder_family(out, rungs, family, data, device)
         return
     from rich.console import Console
 
-    from regard import see
-    from regard.see.plots.charts import LengthCurves
     from regard.tasks.config import DEFAULT_TASK
     from regard.tasks.train_request import TrainRequest, build_settings, with_recipe_parts
     from regard.tasks.translation.task import Translator, evaluate_translations
 
     console, device = Console(stderr=True), resolve_device(device)
-    overrides: dict[str, Any] = {} if recipe else dict(LONG_SENTENCES)
-    overrides |= {"train.steps": steps} if steps else {}
-    overrides |= dict(parse_assignment(line) for line in set_ or [])
-    rungs = [
-        (kind, overrides | {"model.kind": kind, "model.size": size}) for kind in models.replace(" ", "").split(",")
-    ]
     own_parts = with_recipe_parts(load_parts(parts, changed_parts), recipe, print_notice)
-    for _, changes in rungs:
+    models = rungs.changes(recipe)
+    for changes in models.values():
         # an error in the last should not wait for the first
         build_settings(get_task(DEFAULT_TASK), recipe, changes, None, own_parts)
     results: dict[str, TranslationMetrics] = {}
-    for kind, changes in rungs:
+    for kind, changes in models.items():
         console.rule(kind, align="left")
         folder = out / kind
         if not (folder / "model.safetensors").exists():
             train_run(TrainRequest(folder, recipe, changes, data, device, own_parts=own_parts))
         translator = Translator.load(folder, device, own_parts=own_parts)
-        pairs = translator.settings.data.read(split, data).examples
-        results[kind] = evaluate_translations(
-            translator, pairs, SearchOptions(beam, length_penalty).build(), with_progress
-        )
-        text = sentence or (SENTENCE if translator.settings.data.corpus == "world" else pairs[0].source)
+        pairs = translator.settings.data.read(evaluation.split, data).examples
+        search = SearchOptions(evaluation.beam, evaluation.length_penalty).build()
+        results[kind] = evaluate_translations(translator, pairs, search, with_progress)
+        text = rungs.sentence or (SENTENCE if translator.settings.data.corpus == "world" else pairs[0].source)
         if kind not in ("elman", "gru", "lstm"):
             typer.echo(f"drawn: {draw_alignment(translator, folder, text, out / f'alignment-{kind}.png')}")
+    report_results(out, results)
+
+
+def report_results(out: Path, results: "dict[str, TranslationMetrics]") -> None:
+    """BLEU against length, on the screen and as a plot; the scores; and all of it as JSON."""
+    from regard import see
+    from regard.see.plots.charts import LengthCurves
+
     curves = tuple((kind, tuple((b.length, b.bleu, b.sentences) for b in one.lengths)) for kind, one in results.items())
     view = LengthCurves(curves)
     typer.echo(see.ascii(view))
@@ -258,39 +292,29 @@ def ladder(
     write_results(out, {kind: one.to_json() for kind, one in results.items()})
 
 
-def ladder_family(
-    out: Path,
-    size: str,
-    recipes: Path | None,
-    tasks: str | None,
-    steps: int | None,
-    jobs: int,
-    data: Path | None,
-    device: str,
-) -> None:
+def ladder_family(out: Path, rungs: RungOptions, options: FamilyOptions, data: Path | None, device: str) -> None:
     """All recipes of the family, compared on a page."""
-    from dataclasses import replace
+    from regard.see.family_page import write_family
+    from regard.tasks.language_modeling.family import SIZES, FamilyLadder, build_task, family_rungs
 
-    from regard.cli.family import SIZES, FamilyLadder, build_task, family_rungs, write_family
-    from regard.cli.options import shell_command, writable_folder
-
-    size = "small" if size == "tiny" else size  # tiny is the other ladder's
+    size = "quick" if options.quick else "small" if rungs.size == "tiny" else rungs.size  # tiny is the other ladder's
     if size not in SIZES:
         raise ValueError(f"no size of --family is called {size!r}; there are {', '.join(SIZES)}")
-    chosen = SIZES[size] if steps is None else replace(SIZES[size], steps=steps)
+    chosen = SIZES[size] if rungs.steps is None else replace(SIZES[size], steps=rungs.steps)
     usual = "recall,world" if data is None else "recall,retrieval,listops,tinyshakespeare,wikitext2"
-    names = tuple((tasks or usual).replace(" ", "").split(","))
+    names = tuple((options.tasks or usual).replace(" ", "").split(","))
     made = FamilyLadder(
-        writable_folder(out), chosen, names, family_rungs(chosen, recipes), resolve_device(device), data
+        writable_folder(out), chosen, names, family_rungs(chosen, options.recipes), resolve_device(device), data
     )
     for name in names:  # an error in the last should not wait for the first
         task = build_task(name, chosen, data)
         for recipe in made.rungs:
             made.config(recipe, task.vocabulary)
     words = ["regard", "ladder", "--family", "--size", size, "--tasks", ",".join(names), "--device", made.device]
-    words += [*(["--steps", steps] if steps else []), *(["--recipes", recipes] if recipes else [])]
+    words += [*(["--steps", rungs.steps] if rungs.steps else [])]
+    words += [*(["--recipes", options.recipes] if options.recipes else [])]
     command = shell_command(*words) + (" --data FOLDER" if data else "")
-    page = write_family(made, jobs, command, print_notice)
+    page = write_family(made, options.jobs, command, print_notice, with_progress)
     typer.echo(page.read_text(encoding="utf-8"))
     typer.echo(f"written: {page}")
 
