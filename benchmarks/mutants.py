@@ -105,6 +105,7 @@ SUITES: dict[str, Stages] = {
         files("data", "tokenizers", "parallel", "graphs", "images", "preprocess"),
     ),
     "data/batching": (files("data", "batching"), files("training", "packed_corpus")),
+    "data/packing": (files("training", "packed_corpus"),),
     "world/splitmix": (files("data", "batching"),),
     "training/": (
         files("training", "step", "loop", "run", "master_weights"),

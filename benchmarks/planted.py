@@ -655,6 +655,11 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("shuffle", "seeds of a run and an epoch are merely added", "state = random_key(state ^ (number & MASK), 0)", "state = state + number"),
         ("shuffle", "keys of many are not the keys of one", "(numbers + np.uint64(1)) * np.uint64(GOLDEN_GAMMA)", "numbers * np.uint64(GOLDEN_GAMMA)"),
     ],
+    "data/packing.py": [
+        ("RowPlan", "windows with a pair less have the plan of the others", "np.concatenate(([0], ends % windows))", "np.concatenate(([0], ends[:-1] % windows))"),
+        ("RowPlan", "a batch of several windows has the rows of the first", "at - first + np.arange(len(here))", "np.arange(len(here))"),
+        ("fit_windows", "room on the target's side is not asked for", "(open_rows >= some[:, n].T[:, :, None]).all(0).argmax(1)", "(open_rows >= some[:, n].T[:, :, None])[0].argmax(1)"),
+    ],
     "data/batching.py": [
         ("TokenBatchSampler", "shuffled without the epoch", "random_keys(combine_seeds(self.seed, epoch, 0), len(self._fitting))", "random_keys(combine_seeds(self.seed, 0, 0), len(self._fitting))"),
         ("TokenBatchSampler", "batches come in the same order in every epoch", "random_keys(combine_seeds(self.seed, epoch, 1), len(batches))", "random_keys(combine_seeds(self.seed, 0, 1), len(batches))"),
@@ -666,9 +671,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("MixtureSampler", "a class comes in the same order in every epoch", "random_keys_at(combine_seeds(self.seed, epoch, 0), classes", "random_keys_at(combine_seeds(self.seed, 0, 0), classes"),
         ("MixtureSampler", "each epoch begins a corpus anew", "seen = epoch * self._drawn[cells] + drawn", "seen = drawn"),
         ("MixtureOrder", "small classes are rounded each by itself", "np.diff(np.rint(np.cumsum(wanted, axis=0)).astype(np.int64), axis=0, prepend=0)", "np.rint(wanted).astype(np.int64)"),
-        ("RowPlan", "windows with a pair less have the plan of the others", "np.concatenate(([0], ends % windows))", "np.concatenate(([0], ends[:-1] % windows))"),
-        ("RowPlan", "a batch of several windows has the rows of the first", "at - first + np.arange(len(here))", "np.arange(len(here))"),
-        ("fit_windows", "room on the target's side is not asked for", "(open_rows >= some[:, n].T[:, :, None]).all(0).argmax(1)", "(open_rows >= some[:, n].T[:, :, None])[0].argmax(1)"),
         ("LengthRuns", "pairs of the first corpus for all", "int(mixture.first_rows[number]) + int(first)", "int(first)"),
         ("TokenBatchSampler", "the target's beginning is not counted", "self._sides + np.array([1, 2])", "self._sides + np.array([1, 1])"),
         ("TokenBatchSampler", "counts the beginning among what is predicted", "(self.target_lengths - 1).sum()", "self.target_lengths.sum()"),

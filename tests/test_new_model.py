@@ -26,7 +26,7 @@ from regard.attention import (
     Sparsemax,
     Window,
 )
-from regard.data.batching import PackedBatch
+from regard.data.packing import PackedBatch
 from regard.data.parallel import SentencePair
 from regard.decode import Beam, Greedy, translate
 from regard.layers.embedding import TiedEmbeddings

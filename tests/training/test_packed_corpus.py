@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from regard.attention import MultiHeadAttention, TopBlocks
 from regard.data import SentencePair, collate
-from regard.data.batching import NO_SEGMENT, RowPlan, fit_windows, pack_first_fit
+from regard.data.packing import NO_SEGMENT, RowPlan, fit_windows, pack_first_fit
 from regard.data.token_files import CorpusMixture
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.config import ModelConfig, build_model

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.data.batching import PackedBatch
+from regard.data.packing import PackedBatch
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.layers.embedding import Embedding
 from regard.ops.linear_cross_entropy import linear_cross_entropy

@@ -22,7 +22,7 @@ from regard.attention import (
     SiteName,
 )
 from regard.attention.kv_cache import LayerCache
-from regard.data.batching import PackedBatch
+from regard.data.packing import PackedBatch
 from regard.layers.embedding import PositionalEmbedding, TiedEmbeddings
 from regard.layers.stack import LayerRecipes, StackConfig
 from regard.layers.transformer_layers import (

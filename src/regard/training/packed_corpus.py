@@ -12,17 +12,8 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batching import (
-    NO_SEGMENT,
-    Example,
-    LengthRuns,
-    MixtureOrder,
-    PackedBatch,
-    RowPlan,
-    exact_lengths,
-    longest_first,
-    pack_first_fit,
-)
+from regard.data.batching import Example, LengthRuns, MixtureOrder, exact_lengths
+from regard.data.packing import NO_SEGMENT, PackedBatch, RowPlan, longest_first, pack_first_fit
 from regard.data.token_files import MAX_SIDE, CorpusMixture, TokenLists, gather_rows
 from regard.data.tokenizers.base import BOS, EOS, PAD
 from regard.models.seq2seq import map_tensors
