@@ -8,9 +8,8 @@ import numpy as np
 
 from regard.data import SentencePair
 from regard.data.cleaning import CleaningRules
-from regard.data.corpora import PairSource
-from regard.data.lm_blocks import TextSource
 from regard.data.preparation import PairPreparation, TextPreparation
+from regard.data.sources import PairSource, TextSource
 from regard.data.token_files import Example, TokenCorpus, write_corpus, write_shard, write_text_shard
 from regard.data.tokenizers.base import Tokenizer
 from regard.data.tokenizers.subwords import SubwordTokenizer

@@ -37,7 +37,6 @@ from regard.data.lm_blocks import (
     describe_context,
     encode_pieces,
     encode_text,
-    parse_text_sources,
 )
 from regard.data.token_files import TextMixture
 from regard.data.tokenizers.base import ByteTokenizer
@@ -224,36 +223,6 @@ def test_words_in_pieces_end_their_lines():
     tokenizer = WordTokenizer.train(["the cat sleeps", "the dog"])
     found = encode_pieces(tokenizer, ["the cat\nthe dog\n", "sleeps\n"], opening=False)
     assert found == [encode_lines(tokenizer, some).tolist() for some in (["the cat", "the dog"], ["sleeps"])]
-
-
-def test_sources_of_texts(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("a.txt").write_text("one\n\ntwo")
-    Path("a.jsonl").write_text('{"body": "one\\ntwo"}\n\n{"body": "three\\n"}\n')
-    text, documents = parse_text_sources(["a.txt", "a.jsonl"], "body")
-    assert [text.name, documents.name, text.documents, documents.documents] == ["a", "a-2", False, True]
-    assert list(text.read()) == ["one\n", "\n", "two\n"]
-    assert list(documents.read()) == ["one\ntwo\n", "three\n"]
-    for words, message in {
-        ("a.jsonl",): "a.jsonl:1: no field 'text', only 'body'",
-        ("mtdata:x",): "mtdata knows pairs, not texts",
-        ("a.tsv",): "a table, not running text",
-        ("tinyshakespeare",): "tinyshakespeare",
-    }.items():
-        Path("a.tsv").write_text("")
-        with pytest.raises(ValueError, match=message):
-            [list(source.read()) for source in parse_text_sources(words)]
-
-
-def test_documents_of_a_data_set_are_a_column_of_it(tmp_path):
-    pytest.importorskip("datasets", reason="datasets is not installed: pip install 'regard[sources]'")
-    (tmp_path / "train.jsonl").write_text('{"body": "one\\ntwo"}\n{"body": null}\n{"body": "three\\n"}\n')
-    (source,) = parse_text_sources([f"hf:{tmp_path}"], "body")
-    assert list(source.read()) == ["one\ntwo\n", "\n", "three\n"]
-    assert source.documents
-    (source,) = parse_text_sources([f"hf:{tmp_path}"])
-    with pytest.raises(ValueError, match="row 1: no text in 'text', only 'body'; name the column: --column NAME"):
-        next(iter(source.read()))
 
 
 def test_micro_batches_are_the_step_in_parts():

@@ -346,10 +346,10 @@ def clean(
     import json
 
     from regard.data.cleaning import HashSet
-    from regard.data.corpora import iter_excluded, parse_sources
     from regard.data.files import open_atomic, write_text_atomic
     from regard.data.parallel import write_pairs
     from regard.data.preparation import CorpusCleaning
+    from regard.data.sources import iter_excluded, parse_sources
 
     out, report, removed = writable_file(out), report and writable_file(report), removed and writable_file(removed)
     sources, languages = parse_sources(inputs, (source, target), split, folder), (source, target)
@@ -495,8 +495,8 @@ class PrepareOptions:
     folder: Path | None = None
 
     def of_pairs(self) -> "PairPreparation":
-        from regard.data.corpora import parse_sources
         from regard.data.preparation import PairPreparation
+        from regard.data.sources import parse_sources
         from regard.tasks.translation.task import TranslationSettings, train_tokenizers
 
         sources = parse_sources(self.inputs, (self.names.source, self.names.target), self.split, self.folder)
@@ -513,8 +513,8 @@ class PrepareOptions:
         )
 
     def of_texts(self) -> "TextPreparation":
-        from regard.data.lm_blocks import parse_text_sources
         from regard.data.preparation import TextPreparation
+        from regard.data.sources import parse_text_sources
         from regard.tasks.language_modeling.task import LanguageModelingSettings
         from regard.tasks.pretrained import train_text_tokenizer
 
@@ -532,7 +532,7 @@ class PrepareOptions:
 
     def excluded(self, languages: list[tuple[str, str]]) -> "HashSet":
         from regard.data.cleaning import HashSet
-        from regard.data.corpora import iter_excluded
+        from regard.data.sources import iter_excluded
 
         return HashSet().update(iter_excluded(list(self.exclude), languages, self.folder))
 

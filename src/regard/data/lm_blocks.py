@@ -1,4 +1,4 @@
-"""Language-model blocks: training blocks of a token stream, sliding windows for evaluation, and the sources of texts.
+"""Language-model blocks: training blocks of a token stream, and sliding windows for evaluation.
 
     ids = encode_text(tokenizer, read_text("input.txt.xz"))
     LMBlocks(ids, length=256, rows=64, seed=0).at(epoch, index)   the micro-batches of a training step
@@ -10,14 +10,13 @@ The stream of n tokens begins with BOS, so that the first token is predicted as 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,30 +24,14 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from regard.data.corpora import (
-    CORPORA,
-    DATASETS,
-    MTDATA,
-    corpus_path,
-    file_identity,
-    find_corpus,
-    huggingface_rows,
-    numbered_names,
-)
 from regard.data.files import (
-    check_text,
     decode_lines,
-    file_format,
     open_decompressed,
-    read_json_objects,
-    read_lines,
     require_file,
 )
 from regard.data.token_files import TextMixture, TokenStream
 from regard.data.tokenizers.base import BOS, EOS, PAD, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.world.splitmix import combine_seeds, permute, random_key, random_keys
-
-WHOLE = "whole"  # the split of a known corpus that is one text
 
 
 def read_text(path: str | Path) -> str:
@@ -74,112 +57,6 @@ def read_text(path: str | Path) -> str:
     except OSError as error:
         raise ValueError(f"{path}: cannot be opened ({error.strerror}); check its permissions") from None
     return text + "\n" if last.endswith(b"\n") else text
-
-
-# --- sources of texts, by the words of a command line ---
-
-
-@dataclass(frozen=True, eq=False)
-class TextSource:
-    """Where texts come from.
-
-    Args:
-        name: a short one, for a folder.
-        read: the texts, one at a time, each with a line's end.
-        identity: what must be as it was for a preparation to go on: paths, sizes and times of files.
-        documents: whether each text stands by itself; if not, they are the lines of one.
-        languages: none; pairs have two.
-    """
-
-    name: str
-    read: Callable[[], Iterator[str]]
-    identity: tuple[str, ...]
-    documents: bool
-    languages: tuple[str, ...] = ()
-
-
-def parse_text_sources(
-    words: Sequence[str], column: str = "text", split: str = "train", folder: Path | None = None
-) -> list[TextSource]:
-    """Known corpora and files of running text, and documents: a column of a .jsonl, or of a data set of Hugging Face.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> _ = Path("stories.jsonl").write_text('{"text": "Once."}\\n{"text": "Twice."}\\n')
-        >>> (source,) = parse_text_sources(["stories.jsonl"])
-        >>> source.name, source.documents, list(source.read())
-        ('stories', True, ['Once.\\n', 'Twice.\\n'])
-    """
-    found: list[TextSource] = []
-    for word in words:
-        if word.startswith(MTDATA):
-            raise ValueError(f"{word}: mtdata knows pairs, not texts; leave out --task, or give files")
-        if word.startswith(DATASETS):
-            found.append(huggingface_texts(word.removeprefix(DATASETS), column, split))
-        elif word in CORPORA and not Path(word).exists():
-            found.append(known_text(word, split, folder))
-        else:
-            found.append(file_text(require_file(word), column))
-    return numbered_names(found)
-
-
-def known_text(name: str, split: str, folder: Path | None) -> TextSource:
-    """The running text of a known corpus."""
-    if WHOLE in find_corpus(name).splits:
-        identity = file_identity(corpus_path(name, WHOLE, folder)), split
-        return TextSource(
-            name, lambda: with_line_ends(split_lines(read_part(name, split, folder))), identity, documents=False
-        )
-    source = file_text(corpus_path(name, split, folder), "")
-    return replace(source, name=name if split == "train" else f"{name}.{split}")
-
-
-def read_part(name: str, split: str, folder: Path | None) -> str:
-    """Of a known corpus that is one text: the first nine tenths of its characters to train on, the rest to validate."""
-    if split == "test":
-        raise ValueError(f"{name} has no split 'test'; it has train, valid")
-    text = read_text(corpus_path(name, WHOLE, folder))
-    nine = len(text) * 9 // 10
-    return text[:nine] if split == "train" else text[nine:]
-
-
-def file_text(path: Path, column: str) -> TextSource:
-    if file_format(path) in (".tsv", ".conllu"):
-        raise ValueError(f"{path}: a table, not running text; give a .jsonl of documents, or plain text")
-    documents = file_format(path) == ".jsonl"
-    name = path.name.split(".")[0] or path.name
-
-    def read() -> Iterator[str]:
-        if not documents:
-            return with_line_ends(read_lines(path, keep_ends=True))
-        rows = ((where, row) for where, row in read_json_objects(path, (column,)) if row is not None)
-        return column_texts(rows, column)
-
-    return TextSource(name, read, (file_identity(path), column if documents else ""), documents)
-
-
-def with_line_ends(lines: Iterable[str]) -> Iterator[str]:
-    r"""Lines that all end in \n, the last one too."""
-    return (line.removesuffix("\n").removesuffix("\r") + "\n" for line in lines)
-
-
-def column_texts(rows: Iterable[tuple[str, Mapping[str, Any]]], column: str) -> Iterator[str]:
-    for where, row in rows:
-        if not isinstance(text := row.get(column), str):
-            names = ", ".join(map(repr, row)) or "an empty row"
-            raise ValueError(f"{where}: no text in {column!r}, only {names}; name the column: --column NAME")
-        yield check_text(text, where).rstrip("\n") + "\n"
-
-
-def huggingface_texts(word: str, column: str, split: str) -> TextSource:
-    """A column of a data set of Hugging Face's hub, or of a folder of its files. A null is an empty text."""
-    open_rows, name, identity = huggingface_rows(word, split)
-
-    def read() -> Iterator[str]:
-        rows = ({key: "" if value is None else value for key, value in row.items()} for row in open_rows())
-        return column_texts(((f"hf:{word}, row {number}", row) for number, row in enumerate(rows, 1)), column)
-
-    return TextSource(name, read, (*identity, column), documents=True)
 
 
 # --- ids ---

@@ -43,10 +43,10 @@ from regard.data.cleaning import (
     clean_pairs,
     pair_objections,
 )
-from regard.data.corpora import PairSource
 from regard.data.files import make_folder, write_text_atomic
-from regard.data.lm_blocks import TextSource, encode_pieces, split_lines
+from regard.data.lm_blocks import encode_pieces, split_lines
 from regard.data.parallel import SentencePair, write_pairs
+from regard.data.sources import PairSource, TextSource
 from regard.data.token_files import (
     HELD_OUT_FILE,
     HELD_OUT_TEXT,

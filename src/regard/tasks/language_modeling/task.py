@@ -33,7 +33,6 @@ from regard.data.batching import collate_inputs
 from regard.data.corpora import corpus_path, find_corpus
 from regard.data.files import require_small_file, write_text_atomic
 from regard.data.lm_blocks import (
-    WHOLE,
     BlockOrder,
     LMBlock,
     LMBlocks,
@@ -44,11 +43,11 @@ from regard.data.lm_blocks import (
     describe_context,
     encode_stream,
     perplexity_per_word,
-    read_part,
     read_text,
     sliding_windows,
     split_lines,
 )
+from regard.data.sources import WHOLE, read_part
 from regard.data.token_files import HELD_OUT_TEXT, TextMixture, all_prepared
 from regard.data.tokenizers.base import BOS, EOS, UNK, CharTokenizer, LosslessTokenizer, Tokenizer, WordTokenizer
 from regard.data.tokenizers.pretrained import PretrainedTokenizer

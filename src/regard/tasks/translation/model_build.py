@@ -29,18 +29,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from regard.data.cleaning import CleaningRules, HashSet
-from regard.data.corpora import (
-    CORPORA,
-    PairSource,
-    find_corpus,
-    iter_excluded,
-    parse_sources,
-    read_corpus_pairs,
-    split_languages,
-)
+from regard.data.corpora import CORPORA, find_corpus, read_corpus_pairs
 from regard.data.files import write_text_atomic
 from regard.data.parallel import SentencePair, read_pairs, write_pairs
 from regard.data.preparation import CorpusCleaning, PairPreparation, Progress, prepare_corpora, vocabulary_text
+from regard.data.sources import PairSource, iter_excluded, parse_sources, split_languages
 from regard.data.token_files import split_weight
 from regard.data.tokenizers.pretrained import language_tag
 from regard.decode.beam import Beam
