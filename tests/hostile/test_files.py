@@ -47,7 +47,7 @@ from regard.decode.alignment import load_alignment_heads
 from regard.models.baselines import WordVectors
 from regard.models.safetensors_io import load_weights, saveable_tensors
 from regard.see.plots.draw import parse_file
-from regard.tasks.language_modeling.task import NeuralCache
+from regard.tasks.language_modeling.token_nll import NeuralCache
 from regard.tasks.pretrained import SavedPart
 from regard.tasks.translation.task import TranslationSettings
 from regard.training.checkpoint import Progress, read_checkpoint, write_checkpoint

@@ -15,24 +15,26 @@ from regard.layers.embedding import Embedding
 from regard.models.config import LanguageModelConfig
 from regard.models.language_model import LanguageModel
 from regard.tasks.config import TokenizerSettings
-from regard.tasks.language_modeling import task as language_modeling
+from regard.tasks.language_modeling import token_nll
 from regard.tasks.language_modeling.task import (
     BlockStream,
     LanguageModelingData,
     LanguageModelingLoss,
     LanguageModelingSettings,
+    TextGenerator,
+    hidden_after_context,
+    split_lines,
+    validation,
+)
+from regard.tasks.language_modeling.token_nll import (
     NeuralCache,
     RecurrentContext,
     SlidingWindows,
-    TextGenerator,
     TokenNLL,
     cache_probabilities,
-    hidden_after_context,
     interpolate_nats,
-    split_lines,
     total_nats,
     tune_cache,
-    validation,
 )
 from regard.training.config import TrainSettings
 from regard.training.run import TrainingRun
@@ -260,7 +262,7 @@ def test_running_in_pieces_is_running_at_once(monkeypatch):
     generator, together = generator_of(LSTM), []
     ids = generator.ids(LINES)
     for tokens in (4096, 7):
-        monkeypatch.setattr(language_modeling, "TOKENS", tokens)
+        monkeypatch.setattr(token_nll, "TOKENS", tokens)
         nlls = list(RecurrentContext().token_nlls(generator.model, ids))
         assert torch.cat([some.tokens for some in nlls]).equal(ids)
         together.append(torch.cat([some.nats for some in nlls]))
@@ -272,7 +274,7 @@ def test_running_in_pieces_is_running_at_once(monkeypatch):
 def test_company_changes_no_cost(monkeypatch):
     generator, together = generator_of(), []
     for tokens in (4096, 1):
-        monkeypatch.setattr(language_modeling, "TOKENS", tokens)
+        monkeypatch.setattr(token_nll, "TOKENS", tokens)
         together.append(
             torch.cat([some.nats for some in SlidingWindows(11, 4).token_nlls(generator.model, generator.ids(LINES))])
         )
@@ -327,7 +329,7 @@ def test_the_cache_does_not_depend_on_how_the_text_comes(monkeypatch):
     states, words, nats = torch.randn(37, 5), torch.randint(0, 7, (37,)), torch.rand(37)
     nlls = TokenNLL(states, words, nats)
     whole = torch.cat(list(NeuralCache(11, 0.7, 0.3).token_nats([nlls])))
-    monkeypatch.setattr(language_modeling, "CACHE_CHUNK", 5)
+    monkeypatch.setattr(token_nll, "CACHE_CHUNK", 5)
     pieces = [TokenNLL(states[a:b], words[a:b], nats[a:b]) for a, b in ((0, 1), (1, 14), (14, 37))]
     assert_close(torch.cat(list(NeuralCache(11, 0.7, 0.3).token_nats(pieces))), whole)
 
@@ -339,7 +341,7 @@ def test_a_cache_is_chosen_where_it_helps_and_only_there():
     helpful = TokenNLL(nn.functional.one_hot(words, 5).float() * 3, words, costs)
     found = tune_cache([helpful], 50)
     assert found.size == 50
-    assert found.share == language_modeling.SHARES[-1]
+    assert found.share == token_nll.SHARES[-1]
     assert found.theta > 1
     sure = TokenNLL(torch.randn(200, 5), words, torch.full((200,), 1e-3))
     assert tune_cache([sure], 50).share == 0

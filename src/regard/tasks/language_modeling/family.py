@@ -39,10 +39,10 @@ from regard.ops.cuda_graph import CUDAGraphCapture
 from regard.tasks.language_modeling.task import (
     BlockStream,
     LanguageModelingLoss,
-    SlidingWindows,
     split_text,
     validation,
 )
+from regard.tasks.language_modeling.token_nll import SlidingWindows
 from regard.tasks.protocol import ProgressBar
 from regard.training.config import TrainConfig, TrainingData, with_choice_loss
 from regard.training.loop import DivergedError, train
