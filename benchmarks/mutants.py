@@ -120,7 +120,7 @@ SUITES: dict[str, Stages] = {
     "tasks/own_parts": (files("tasks", "own_parts"), files("cli", "own_parts")),
     "tasks/language_modeling/family": (files("cli", "family"),),
     "cli/train": (files("cli", "dry_run"),),
-    "tasks/train_request": (files("cli", "own_parts"),),
+    "tasks/train_request": (files("tasks", "train_request"), files("cli", "own_parts")),
     "tasks/sequence_classification/task": (files("tasks", "gradient_noise", "hard_attention_loss"),),
     "training/checkpoint": (
         files("training", "step", "loop", "run"),

@@ -134,21 +134,6 @@ def test_validations_are_counted():
             assert config.validations_between(done, steps) == expected
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (900, "0.9 kB"),
-        (99_900, "99.9 kB"),
-        (249_000, "249 kB"),
-        (1.54e6, "1.5 MB"),
-        (123e6, "123 MB"),
-        (7.1e10, "71.0 GB"),
-    ],
-)
-def test_bytes(count, text):
-    assert format_bytes(count) == text
-
-
 def test_where_no_peak_is_known_there_is_none(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     assert training_run.measure_memory(torch.device("cpu")) is None

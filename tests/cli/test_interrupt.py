@@ -215,18 +215,6 @@ def test_a_start_with_few_steps_leaves_its_warm_up(trained, corpus, tmp_path):
     assert TranslationSettings.load(tmp_path / "other/settings.toml").train.warmup_steps == 20
 
 
-def test_the_time_left_is_said_once_to_a_terminal_and_again_to_a_pipe():
-    for again, output in ((False, [4]), (True, [4, 14, 24])):
-        now = iter(range(1000))
-        pace, running = (
-            train_progress.TimeEstimate(1001, repeat=again, clock=lambda now=now: float(next(now))),
-            train_progress.RunningStats(),
-        )
-        lines = {step: pace.line(step, running) for step in range(1, 31)}
-        assert [step for step, line in lines.items() if line] == output
-        assert (lines[4] or "").endswith("about 17 minutes left on this machine")
-
-
 def test_a_pipe_hears_of_the_steps_and_the_time_left_as_they_pass(corpus, tmp_path, monkeypatch):
     for name in ("FIRST_REPORT_SECONDS", "REPORT_EVERY_SECONDS"):
         monkeypatch.setattr(train_progress, name, 0.0)

@@ -2,25 +2,17 @@
 
 import json
 import signal
-from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
-import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from regard.cli import progress as train_progress
 from regard.data import read_pairs
 from regard.data.parallel import write_pairs
-from regard.tasks.train_request import describe_rows
 from regard.tasks.translation.task import TranslationSettings
 from regard.training.checkpoint import lock_folder
-from regard.training.config import TrainSettings
-from regard.training.packed_corpus import PackedCorpus
-from regard.training.step import AsyncScalars, Report
 
 from .commands import LITTLE, assert_done, assert_plain, assert_refused, held, no_room, regard
 
@@ -172,18 +164,6 @@ def test_ctrl_c_saves_and_going_on_ends_with_the_same_bits(number, corpus, tmp_p
     assert held(left) == held(straight)
 
 
-def test_what_the_caller_ignores_stays_ignored():
-    """As nohup ignores that the terminal is closed."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with train_progress.graceful_stop() as stop:
-            signal.raise_signal(signal.SIGHUP)
-            assert not stop.is_set()
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 def test_a_second_ctrl_c_stops_at_once_and_loses_no_checkpoint(corpus, tmp_path, monkeypatch):
     def interrupted(report, running):
         signal.raise_signal(signal.SIGINT)
@@ -246,17 +226,6 @@ def test_a_line_of_ten_thousand_tokens_is_left_out_and_said(corpus, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("longest", "device", "said"), [(128, "cuda", True), (127, "cuda", False), (128, "cpu", False)]
-)
-def test_rows_that_are_too_long_for_one_kernel_are_named(longest, device, said):
-    """A pair of 128 tokens and its end take a row of 192."""
-    corpus = PackedCorpus.of([([5] * longest, [6, 7])], TrainSettings(batch_size=256, max_length=128, packed=True))
-    notice = describe_rows(replace(corpus, device=device))
-    assert notice.startswith("rows of 192 tokens, as the longest pairs need: with train.max_length = 127") is said
-    assert bool(notice) is said
-
-
 def test_pairs_with_an_empty_side_can_be_left_out_and_are_counted(corpus, tmp_path):
     path = corpus(rows={5: "the cat\t", 9: "\tle chat"})
     more = ["--set", "data.skip_empty=true", "--steps", 1, "--out", tmp_path / "run"]
@@ -280,17 +249,6 @@ def test_nothing_but_text_is_written_where_no_terminal_is(corpus, tmp_path):
     answer = regard("train", "--train", corpus(), *LITTLE, "--steps", 2, "--out", tmp_path / "run")
     assert_plain(answer.output)
     assert len(answer.stderr.splitlines()) == 3
-
-
-def test_a_terminal_sees_a_bar_with_loss_speed_and_time_left():
-    out = StringIO()
-    with train_progress.progress_bar(Console(file=out, force_terminal=True, width=100)) as progress:
-        running = train_progress.RunningStats()
-        running.add(Report(1, rate=0.1, tokens=70, scalars=AsyncScalars(torch.tensor([2.5, 1.0, 0.0]))))
-        progress.add_task("training", total=10, completed=4, stats=str(running))
-    assert "4/10" in out.getvalue()
-    assert "loss 2.500   0 tokens/s" in out.getvalue()
-    assert "--:--" in out.getvalue()
 
 
 # --- two runs, and no room ---
