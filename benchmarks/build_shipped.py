@@ -5,9 +5,8 @@
 
 What `regard models build` does with one recipe of recipes/shipped after the other, with the same files and figures.
 What needs little of a GPU is done meanwhile: the students' corpora are tokenised while the teacher learns. The four
-students share the GPU. --test measures the test sets, once, in the end; --set changes lines of all recipes, so that
---set distillation.enabled=true turns it on where they leave it off. Killed, the same command goes on. OUT/build.log has
-the time of each phase.
+students share the GPU. --test measures the test sets, once, in the end; --set changes lines of all recipes. Killed, the
+same command goes on. OUT/build.log has the time of each phase.
 """
 
 import argparse

@@ -211,12 +211,18 @@ def test_a_teacher_of_several_directions_is_given_the_language_and_distilled(rec
     assert Translator.load("models/both/teacher").target_languages == ("fr", "en")
     first = next(read_pairs("models/both/valid.tsv"))
     assert first.source.startswith(">>fr<< ")
-    # a large teacher may be removed when it has translated: the card is then of the student
+    # a large teacher may be removed when it has translated: the card has what was measured of it before
     Path("models/both/teacher/model.safetensors").unlink()
     assert_done(regard("models", "build", recipes, "--out", "models", "--device", "cpu", *changes))
-    assert json.loads(Path("models/en-fr/measurements.json").read_bytes())["results"]["dev"].keys() - {"int8"} == {
-        "student"
+    again = json.loads(Path("models/en-fr/measurements.json").read_bytes())
+    assert {key: again[key] for key in ("results", "compared_with")} == {
+        key: measured[key] for key in ("results", "compared_with")
     }
+    Path("models/en-fr/stages/dev.teacher-of-both.json").unlink()
+    assert_done(regard("models", "build", recipes, "--out", "models", "--device", "cpu", *changes))
+    without = json.loads(Path("models/en-fr/measurements.json").read_bytes())
+    assert without["results"]["dev"].keys() - {"int8"} == {"student"}
+    assert "student" not in without["compared_with"]
 
 
 def test_a_student_without_a_teacher_of_its_own_learns_from_what_another_translated_back(recipes):

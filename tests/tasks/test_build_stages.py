@@ -28,9 +28,11 @@ def test_a_stage_runs_once_and_its_time_adds_up_over_interruptions(tmp_path):
     before = json.loads((tmp_path / "mine" / "stages" / "data.json").read_bytes())
     assert "figures" not in before
     assert records.listed() == []
+    assert not records.has_ended("data")
     assert [records.run("data", {"size": [1, 2]}, work) for _ in range(3)] == [{"pairs": 3}] * 3
     assert len(calls) == 2
     assert reported == [("mine, data", False), ("mine, data", False), ("mine, data", True)]
+    assert records.has_ended("data")
     (listed,) = records.listed()
     assert listed["seconds"] >= before["seconds"] > 0
     with pytest.raises(ValueError, match="this stage was made with other size"):

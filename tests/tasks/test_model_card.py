@@ -110,6 +110,14 @@ def test_a_step_gains_the_difference_to_the_step_it_is_compared_with(measured):
     assert ["teacher", "40.0", "40.0", ""] in found
 
 
+def test_a_gain_that_rounds_to_nothing_has_no_sign_of_a_loss(measured):
+    (sets,) = [measured["results"]["dev"]["teacher"]]
+    measured["results"]["dev"]["student"] = {
+        name: {**one, "BLEU": {**one["BLEU"], "value": one["BLEU"]["value"] - 0.01}} for name, one in sets.items()
+    }
+    assert ["student", "40.0", "40.0", "+0.0 to teacher"] in rows(render_card(measured))
+
+
 def test_energy_is_the_assumed_power_times_the_time(measured):
     assert kilowatt_hours(measured) == pytest.approx(0.3 + 0.001)
     card = render_card(measured)

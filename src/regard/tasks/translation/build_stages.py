@@ -72,6 +72,10 @@ class StageRecords:
         self.report(f"{self.folder.parent.name}, {name}", record["seconds"])
         return figures
 
+    def has_ended(self, name: str) -> bool:
+        path = self.folder / f"{name}.json"
+        return path.exists() and "figures" in json.loads(path.read_bytes())
+
     def listed(self) -> list[dict[str, Any]]:
         """Name, seconds and device of every stage that ended, the first one first."""
         found = ((path.stem, json.loads(path.read_bytes())) for path in sorted(self.folder.glob("*.json")))

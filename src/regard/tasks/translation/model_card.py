@@ -225,7 +225,7 @@ def gains_section(measured: Mapping[str, Any]) -> Iterator[str]:
     rows = []
     for system, sets in found.items():
         before = measured["compared_with"].get(system)
-        gain = f"{means[system] - means[before]:+.1f} to {before}" if before in means else ""
+        gain = f"{means[system] - means[before]:+z.1f} to {before}" if before in means else ""
         rows.append((system, *(f"{sets[name]['BLEU']['value']:.1f}" for name in names), f"{means[system]:.1f}", gain))
     yield "BLEU on the development sets.\n"
     yield from table(("step", *names, "mean", "gain"), rows)
