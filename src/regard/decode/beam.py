@@ -19,7 +19,7 @@ from regard.attention import Learned
 from regard.attention.core import is_recorded
 from regard.attention.parts import field_values
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.decode import beam_decoder
+from regard.decode import beam_decoder, beam_kernels
 from regard.decode.beam_decoder import (
     LEAVING,
     SENTENCES_PER_CORE,
@@ -28,7 +28,7 @@ from regard.decode.beam_decoder import (
     keep_unfinished,
     search_by_cores,
 )
-from regard.decode.kv_cache import TransformerBeams
+from regard.decode.kv_cache import TransformerBeams, find_kernels
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis, LengthLimit, Search, token_index
 from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import Transformer
@@ -286,7 +286,11 @@ def advance_beams(
         banned[EOS : EOS + 1].copy_(step < beams.min_length)
     candidates = decoder.topk(hidden, banned, k + beams.refill, must)  # refilled, EOS and k others
     beams.nonfinite.logical_or_(~candidates.finite)
-    values, tokens = candidates.values, candidates.tokens
+    values, tokens, covered = candidates.values, candidates.tokens, decoder.covered
+    kernels = find_kernels(values.dtype, beams.tokens, beams.parents, beams.totals)
+    if kernels is not None and covered is None:
+        beam_kernels.select_candidates(kernels, beams, values, tokens, step, live)
+        return
     if live is not None:
         values = values.new_full((b * k, values.shape[1]), -torch.inf).index_copy_(0, live, values)
         tokens = tokens.new_zeros(b * k, tokens.shape[1]).index_copy_(0, live, tokens)
@@ -296,7 +300,7 @@ def advance_beams(
     if values.is_cuda:
         from regard.decode.kernels import select_candidates_cuda as select
 
-    select(beams, values, tokens, step, decoder.covered)
+    select(beams, values, tokens, step, covered)
 
 
 def select_candidates(
