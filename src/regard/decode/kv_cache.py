@@ -125,6 +125,20 @@ def encode_padded(
     return transformer_layers.cross_keys_values(model.decoder, states, context)
 
 
+def encode_batch(
+    model: Transformer, sources: Sequence[Ids], multiple: int = 1
+) -> tuple[tuple[KeysValues, ...], Float[Tensor, "b 1 1 s"]]:
+    """The same of source texts, padded to a multiple of so many tokens, and their mask."""
+    (ids, mask), tokens = pad_sources(sources, model.embeddings.bias, multiple), None
+    if ids.device.type == "cpu" and len({*map(len, sources)}) > 1:  # a GPU would have to wait for them
+        tokens = UnpaddedTokens.of((mask.flatten() == 0).nonzero()[:, 0], *ids.shape)
+    return encode_padded(model, ids, mask, tokens), mask
+
+
+def decoder_layers(model: Transformer) -> list[DecoderLayer]:
+    return [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
+
+
 @dataclass(eq=False)
 class TransformerBeams:
     """A `BeamDecoder`: a Transformer that decodes the beams of a batch of sentences.
@@ -151,18 +165,21 @@ class TransformerBeams:
         model: Transformer, sources: Sequence[Ids], *, beams: int, slots: int, steps: int, multiple: int = 1
     ) -> "TransformerBeams":
         """The sources encoded, padded to a multiple of so many tokens; nothing written yet."""
-        bias, layers = model.embeddings.bias, [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
-        (ids, mask), tokens = pad_sources(sources, bias, multiple), None
-        if ids.device.type == "cpu" and len({*map(len, sources)}) > 1:  # a GPU would have to wait for them
-            tokens = UnpaddedTokens.of((mask.flatten() == 0).nonzero()[:, 0], *ids.shape)
-        encoded = tuple((k.contiguous(), v.contiguous()) for k, v in encode_padded(model, ids, mask, tokens))
-        size = len(ids), layers[0].attention.groups, slots, encoded[0][0].shape[3]
+        bias, layers = model.embeddings.bias, decoder_layers(model)
+        encoded, mask = encode_batch(model, sources, multiple)
+        encoded = tuple((k.contiguous(), v.contiguous()) for k, v in encoded)
+        size = len(mask), layers[0].attention.groups, slots, encoded[0][0].shape[3]
         past = tuple((bias.new_zeros(size), bias.new_zeros(size)) for _ in layers)
-        seen = torch.zeros(len(ids), beams, slots, dtype=torch.bool, device=bias.device)
+        seen = torch.zeros(len(mask), beams, slots, dtype=torch.bool, device=bias.device)
         at = torch.zeros(1, 1, dtype=torch.long, device=bias.device)
+        return TransformerBeams.over(model, BeamKVCache(encoded, mask, past, seen, at), steps)
+
+    @staticmethod
+    def over(model: Transformer, cache: BeamKVCache, steps: int) -> "TransformerBeams":
+        """With this cache, for so many steps."""
+        bias = model.embeddings.bias
         positions = model.target_positions.table(steps, model.embeddings.table("target").weight).to(bias.dtype)
-        rotates = any(layer.cross.recipe.query_key_positions for layer in layers)
-        cache = BeamKVCache(encoded, mask, past, seen, at)
+        rotates = any(layer.cross.recipe.query_key_positions for layer in decoder_layers(model))
         return TransformerBeams(model, cache, positions, topk_of(model), len(bias), rotates)
 
     @property
