@@ -355,6 +355,9 @@ def backtrack(
 ) -> dict[int, list[Hypothesis]]:
     """The hypotheses of finished sentences, by following the backpointers: those of all sentences at once, as the
     device waits meanwhile."""
+    if (kernels := find_kernels(torch.float32, beams.finished_step)) is not None:
+        found = beam_kernels.backtrack(kernels, beams, rows, steps)
+        return {request.index: one for request, one in zip(requests, found, strict=True)}
     history, size = beams.backpointers, beams.tokens.shape[1]
     picked = torch.tensor(rows, dtype=torch.long, device=history.tokens.device)
     tokens, parents, values, scores = (part[:steps, picked].cpu().numpy() for part in field_values(history))

@@ -143,3 +143,68 @@ void write_slots(
                 memcpy(values + to, value + from, d * sizeof(float));
             }
 }
+
+/* --- hypotheses --- */
+
+typedef struct {
+    long step, rank;
+    double score;
+    int cut; /* truncated, not finished */
+} Ending;
+
+/* Finished before truncated ones, then higher scores; what is not a number comes last. */
+static int ranks_before(const Ending *one, const Ending *other) {
+    if (one->cut != other->cut) return other->cut;
+    return one->score > other->score || (!isnan(one->score) && isnan(other->score));
+}
+
+/* The hypotheses of some rows of the history, which are done: of each the `best` at most. Each is as many tokens and values
+   as `lengths` says, the last of which is the end of a finished one. */
+void backtrack(
+    const int64_t *tokens, const int64_t *parents, const double *values, const double *scores, long step_stride,
+    long sentence_stride, const int64_t *finished_step, const int64_t *rows, long count, long steps, long k, long kept,
+    long best, int64_t eos, int64_t *counts, int64_t *lengths, uint8_t *finished, double *ranked_by, int64_t *found_tokens,
+    double *found_values
+) {
+    int32_t *front = reserve(steps * kept * sizeof(int32_t) + best * sizeof(Ending) + 64);
+    Ending *endings = (Ending *)(((uintptr_t)(front + steps * kept) + 63) / 64 * 64);
+    for (long n = 0; n < count; n++) {
+        const long first = rows[n] * sentence_stride, ended = finished_step[rows[n]];
+        long found = 0, last = ended - 1;
+        for (long rank = 0; rank < kept; rank++)
+            if (tokens[first + ended * step_stride + rank] >= 0) last = ended;
+        for (long step = 0; step <= ended; step++) {
+            const int64_t *said = tokens + first + step * step_stride;
+            long going = 0, place = 0;
+            int32_t *beams = front + step * kept;
+            for (long rank = 0; rank < kept; rank++) going += said[rank] >= 0 && said[rank] != eos && going < k;
+            for (long rank = 0, left = going; rank < kept; rank++) {
+                int goes = said[rank] >= 0 && said[rank] != eos && place < left;
+                if (goes)
+                    beams[place++] = rank;
+                else
+                    beams[going++] = rank;
+                int ends = said[rank] == eos && rank < k, cut = goes && step == last;
+                if (!ends && !cut) continue;
+                Ending one = {step, rank, scores[first + step * step_stride + rank], cut};
+                if (found == best && !ranks_before(&one, endings + best - 1)) continue;
+                long to = found < best ? found++ : best - 1;
+                for (; to > 0 && ranks_before(&one, endings + to - 1); to--) endings[to] = endings[to - 1];
+                endings[to] = one;
+            }
+        }
+        counts[n] = last < 0 ? -1 : found;
+        for (long i = 0; i < found; i++) {
+            long out = n * best + i, rank = endings[i].rank;
+            lengths[out] = endings[i].step + 1;
+            finished[out] = !endings[i].cut;
+            ranked_by[out] = endings[i].score;
+            for (long step = endings[i].step; step >= 0; step--) {
+                long at = first + step * step_stride + rank;
+                found_tokens[out * steps + step] = tokens[at];
+                found_values[out * steps + step] = values[at];
+                if (step) rank = front[(step - 1) * kept + parents[at]];
+            }
+        }
+    }
+}

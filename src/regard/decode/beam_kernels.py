@@ -1,6 +1,7 @@
-"""Kernels of beam search in C for CPUs: candidate selection, and the slots of the KV cache, as beam_kernels.c has them."""
+"""Kernels of beam search in C for CPUs: candidate selection, hypotheses, slots of the KV cache (beam_kernels.c)."""
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.data.tokenizers.base import PAD
+from regard.decode.search import Hypothesis
 from regard.ops.c_kernels import compile_kernels
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ ARGUMENTS = {
         WIDE,
         ctypes.c_int,
     ],
+    "backtrack": [*4 * [POINTER], *2 * [NUMBER], *2 * [POINTER], *5 * [NUMBER], WIDE, *6 * [POINTER]],
     "follow_parents": [*4 * [POINTER], *3 * [NUMBER]],
     "write_slots": [*5 * [POINTER], *8 * [NUMBER]],
 }
@@ -63,6 +66,33 @@ def select_candidates(
         history.parents.data_ptr(), history.log_probabilities.data_ptr(), history.scores.data_ptr(), first, second,
         b, k, values.shape[1], history.tokens.shape[2], beams.best_finished.shape[1], beams.eos, PAD, beams.prune,
     )  # fmt: skip
+
+
+def backtrack(
+    kernels: ctypes.CDLL, beams: "BeamState", rows: Sequence[int], steps: int
+) -> list[list[Hypothesis]]:
+    """As `beam.backtrack`, the hypotheses of each row."""
+    history, n, (best, k) = beams.backpointers, len(rows), (beams.best_finished.shape[1], beams.tokens.shape[1])
+    numbers, values = torch.empty(n, best, steps, dtype=torch.long), torch.empty(n, best, steps, dtype=torch.double)
+    index, counts, lengths = torch.tensor(rows), torch.empty(n, dtype=torch.long), torch.empty(n, best, dtype=torch.long)
+    finished, ranked_by = torch.empty(n, best, dtype=torch.bool), torch.empty(n, best, dtype=torch.double)
+    first, second, _ = history.tokens.stride()
+    kernels.backtrack(
+        history.tokens.data_ptr(), history.parents.data_ptr(), history.log_probabilities.data_ptr(),
+        history.scores.data_ptr(), first, second, beams.finished_step.data_ptr(), index.data_ptr(), n, steps, k,
+        history.tokens.shape[2], best, beams.eos, counts.data_ptr(), lengths.data_ptr(), finished.data_ptr(),
+        ranked_by.data_ptr(), numbers.data_ptr(), values.data_ptr(),
+    )  # fmt: skip
+    found = list[list[Hypothesis]]()
+    parts = (part.tolist() for part in (counts, lengths, finished, ranked_by, numbers, values))
+    for count, *sentence in zip(*parts, strict=True):
+        paths = zip(*(part[: max(count, 0)] for part in sentence), strict=True)
+        one = [
+            Hypothesis(tuple(ids[: length - over]), tuple(logs[:length]), finished=over, score=score)
+            for length, over, score, ids, logs in paths
+        ]
+        found.append(one if count >= 0 else [Hypothesis((), (), finished=False, score=0.0)])
+    return found
 
 
 def follow_parents(
