@@ -9,9 +9,10 @@ from torch import Tensor
 from regard.attention.parts import field_values
 from regard.data.tokenizers.base import EOS, PAD
 from regard.decode import Beam, Constraints, LengthLimit, beam_kernels, kv_cache, prepare, translate
-from regard.decode.beam import Backpointers, BeamState, initial_beam_state, select_candidates
+from regard.decode import beam as searching
+from regard.decode.beam import Backpointers, BeamState, backtrack, initial_beam_state, select_candidates
 from regard.decode.kv_cache import BeamKVCache
-from regard.decode.search import DecodingRequest
+from regard.decode.search import DecodingRequest, Hypothesis
 
 from .test_models import SOURCES, model
 
@@ -108,6 +109,13 @@ def test_a_beam_that_is_not_live_has_no_candidates():
 
 
 @compiled
+def test_a_step_that_the_history_has_no_room_for_is_a_mistake():
+    beams = initial_beam_state(Beam(1), [DecodingRequest((4, 5))], Constraints(), 40, CPU, STEPS)
+    with pytest.raises(AssertionError, match="no room for step 99"):
+        select_by_kernel(beams, torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.long), torch.tensor([99]), None)
+
+
+@compiled
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("prune", [True, False])
 @pytest.mark.parametrize(("b", "beam", "more"), SEARCHES, ids=str)
@@ -133,6 +141,59 @@ def test_candidates_are_selected_as_by_torch(b, beam, more, prune, seed):
         select_candidates(one, wide.view(b, k, c), words.view(b, k, c), steps)
         select_by_kernel(other, values, tokens, steps, live)
         assert_same(one, other)
+
+
+# --- hypotheses ---
+
+
+@compiled
+def test_hypotheses_by_hand():
+    """Step 0 says 7 and 8; step 1 says 9 after 8, and the end after 7; step 2, the limit, says 6 after 9. So the finished
+    hypothesis is 7 and its end, and the truncated one 8, 9, 6."""
+    beams = initial_beam_state(Beam(2, n_best=2), [DecodingRequest((4, 5))], Constraints(), 40, CPU, 3)
+    history = beams.backpointers
+    history.tokens[:3].copy_(torch.tensor([[[7, 8]], [[9, EOS]], [[6, -1]]]))
+    history.parents[:3].copy_(torch.tensor([[[0, 0]], [[1, 0]], [[0, 0]]]))
+    history.log_probabilities[:3].copy_(torch.tensor([[[-1.0, -2.0]], [[-0.25, -0.5]], [[-0.125, 0.0]]]))
+    history.scores[:3].copy_(torch.tensor([[[-1.0, -2.0]], [[-2.25, -1.5]], [[-2.375, -9.0]]]))
+    beams.finished_step[0] = 2
+    (found,) = backtrack(beams, [DecodingRequest((4, 5), index=3)], [0], 3).values()
+    assert found == [
+        Hypothesis((7,), (-1.0, -0.5), finished=True, score=-1.5),
+        Hypothesis((8, 9, 6), (-2.0, -0.25, -0.125), finished=False, score=-2.375),
+    ]
+
+
+@compiled
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("b", "beam", "more"), SEARCHES, ids=str)
+def test_hypotheses_are_those_of_numpy(b, beam, more, seed, monkeypatch):
+    """Of sentences that end at different steps, some of them stuck, as no token follows."""
+    draw = torch.Generator().manual_seed(seed)
+    beams = beams_of(b, beam)
+    beams = copy_of(beams, by_sentence=True) if seed % 2 else beams
+    k, c = beam.size, beam.size + beam.refill + more
+    for step in range(STEPS):
+        values = -torch.randint(0, 5, (b, k, c), generator=draw) / 2
+        values[torch.rand(b, generator=draw) < 0.15 * (step > 0 or seed == 7)] = -torch.inf
+        tokens = torch.stack([torch.randperm(15, generator=draw)[:c] for _ in range(b * k)]).view(b, k, c)
+        select_candidates(beams, values, tokens, torch.tensor([step]))
+    beams.finished_step[beams.finished_step < 0] = STEPS - 1
+    rows = [row for row in reversed(range(b)) if row != 1]
+    requests, steps = [DecodingRequest((5,), index=10 + row) for row in rows], int(beams.finished_step[rows].max()) + 1
+    found = backtrack(beams, requests, rows, steps)
+    monkeypatch.setattr(searching, "find_kernels", lambda *_: None)
+    assert found == backtrack(beams, requests, rows, steps)
+    assert sum(map(len, found.values())) >= len(rows)
+
+
+@compiled
+def test_a_sentence_that_is_not_done_has_no_hypotheses_yet():
+    beams = initial_beam_state(Beam(1), [DecodingRequest((4, 5))], Constraints(), 40, CPU, STEPS)
+    for ended in (-1, 5):
+        beams.finished_step[0] = ended
+        with pytest.raises(AssertionError, match="not done within 3 steps"):
+            backtrack(beams, [DecodingRequest((4, 5))], [0], 3)
 
 
 # --- slots ---

@@ -45,14 +45,16 @@ static void best_candidates(
 
 /* Beams as in BeamState, k of each of b sentences; values and tokens: of the `lives` beams in `live`, or of all, c of each.
    steps: how many tokens the beams have, of each sentence or with `shared` of all. The candidates of a step are recorded in
-   the history, whose steps and sentences are so many numbers apart. */
-void select_candidates(
+   the history of `most` steps, whose steps and sentences are so many numbers apart. Returns whether it has room for them. */
+int select_candidates(
     const float *values, const int64_t *candidates, const int64_t *live, long lives, const int64_t *steps, long shared,
     int64_t *tokens, int64_t *parents, double *totals, double *best_finished, int64_t *finished_step,
     const int64_t *max_lengths, const double *max_length_penalty, const double *penalties, int64_t *history_tokens,
-    int64_t *history_parents, double *history_values, double *history_scores, long step_stride, long sentence_stride,
-    long b, long k, long c, long kept, long best, int64_t eos, int64_t empty, int prune
+    int64_t *history_parents, double *history_values, double *history_scores, long most, long step_stride,
+    long sentence_stride, long b, long k, long c, long kept, long best, int64_t eos, int64_t empty, int prune
 ) {
+    for (long n = 0; n < (shared ? 1 : b); n++)
+        if (steps[n] < 0 || steps[n] >= most) return 0;
     int64_t *rows = reserve(b * k * sizeof(int64_t) + kept * sizeof(Candidate));
     Candidate *found = (Candidate *)(rows + b * k);
     for (long beam = 0; beam < b * k; beam++) rows[beam] = live ? -1 : beam;
@@ -83,8 +85,8 @@ void select_candidates(
         long going = 0;
         for (long rank = 0; rank < kept && going < k; rank++) {
             Candidate one = found[rank];
-            double most = (prune ? one.total : hope) / max_length_penalty[n];
-            if (one.token == -1 || one.token == eos || (least > -INFINITY && least >= most)) continue;
+            double bound = (prune ? one.total : hope) / max_length_penalty[n];
+            if (one.token == -1 || one.token == eos || (least > -INFINITY && least >= bound)) continue;
             totals[going] = one.total;
             tokens[going] = one.token;
             parents[going++] = one.place / c;
@@ -97,6 +99,7 @@ void select_candidates(
         }
         if (over && finished_step[n] < 0) finished_step[n] = step;
     }
+    return 1;
 }
 
 /* --- slots of the KV cache --- */
@@ -159,8 +162,9 @@ static int ranks_before(const Ending *one, const Ending *other) {
 }
 
 /* The hypotheses of some rows of the history, which are done: of each the `best` at most. Each is as many tokens and values
-   as `lengths` says, the last of which is the end of a finished one. */
-void backtrack(
+   as `lengths` says, the last of which is the end of a finished one. Returns whether the history is one: a sentence is done
+   within its steps, and parents are beams. */
+int backtrack(
     const int64_t *tokens, const int64_t *parents, const double *values, const double *scores, long step_stride,
     long sentence_stride, const int64_t *finished_step, const int64_t *rows, long count, long steps, long k, long kept,
     long best, int64_t eos, int64_t *counts, int64_t *lengths, uint8_t *finished, double *ranked_by, int64_t *found_tokens,
@@ -171,6 +175,7 @@ void backtrack(
     for (long n = 0; n < count; n++) {
         const long first = rows[n] * sentence_stride, ended = finished_step[rows[n]];
         long found = 0, last = ended - 1;
+        if (ended < 0 || ended >= steps) return 0;
         for (long rank = 0; rank < kept; rank++)
             if (tokens[first + ended * step_stride + rank] >= 0) last = ended;
         for (long step = 0; step <= ended; step++) {
@@ -203,8 +208,10 @@ void backtrack(
                 long at = first + step * step_stride + rank;
                 found_tokens[out * steps + step] = tokens[at];
                 found_values[out * steps + step] = values[at];
+                if (step && (parents[at] < 0 || parents[at] >= kept)) return 0;
                 if (step) rank = front[(step - 1) * kept + parents[at]];
             }
         }
     }
+    return 1;
 }

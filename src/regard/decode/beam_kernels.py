@@ -25,7 +25,7 @@ ARGUMENTS = {
         POINTER,
         NUMBER,
         *12 * [POINTER],
-        *7 * [NUMBER],
+        *8 * [NUMBER],
         WIDE,
         WIDE,
         ctypes.c_int,
@@ -34,6 +34,7 @@ ARGUMENTS = {
     "follow_parents": [*4 * [POINTER], *3 * [NUMBER]],
     "write_slots": [*5 * [POINTER], *8 * [NUMBER]],
 }
+RESULTS = {"select_candidates": ctypes.c_int, "backtrack": ctypes.c_int, "follow_parents": NUMBER}
 
 
 @cache
@@ -42,7 +43,7 @@ def beam_kernels() -> ctypes.CDLL | None:
     if (kernels := compile_kernels(Path(__file__).with_name("beam_kernels.c"))) is not None:
         for name, arguments in ARGUMENTS.items():
             function = getattr(kernels, name)
-            function.argtypes, function.restype = arguments, NUMBER if name == "follow_parents" else None
+            function.argtypes, function.restype = arguments, RESULTS.get(name)
     return kernels
 
 
@@ -58,14 +59,16 @@ def select_candidates(
     (b, k), history = beams.tokens.shape, beams.backpointers
     values, tokens, live = values.contiguous(), tokens.contiguous(), live if live is None else live.contiguous()
     first, second, _ = history.tokens.stride()
-    kernels.select_candidates(
+    recorded = kernels.select_candidates(
         values.data_ptr(), tokens.data_ptr(), None if live is None else live.data_ptr(), len(values), step.data_ptr(),
         len(step) == 1, beams.tokens.data_ptr(), beams.parents.data_ptr(), beams.totals.data_ptr(),
         beams.best_finished.data_ptr(), beams.finished_step.data_ptr(), beams.max_lengths.data_ptr(),
         beams.max_length_penalty.data_ptr(), beams.penalties.data_ptr(), history.tokens.data_ptr(),
-        history.parents.data_ptr(), history.log_probabilities.data_ptr(), history.scores.data_ptr(), first, second,
-        b, k, values.shape[1], history.tokens.shape[2], beams.best_finished.shape[1], beams.eos, PAD, beams.prune,
+        history.parents.data_ptr(), history.log_probabilities.data_ptr(), history.scores.data_ptr(),
+        len(history.tokens), first, second, b, k, values.shape[1], history.tokens.shape[2],
+        beams.best_finished.shape[1], beams.eos, PAD, beams.prune,
     )  # fmt: skip
+    assert recorded, f"a history of {len(history.tokens)} steps has no room for step {step.max()}"
 
 
 def backtrack(
@@ -77,12 +80,13 @@ def backtrack(
     index, counts, lengths = torch.tensor(rows), torch.empty(n, dtype=torch.long), torch.empty(n, best, dtype=torch.long)
     finished, ranked_by = torch.empty(n, best, dtype=torch.bool), torch.empty(n, best, dtype=torch.double)
     first, second, _ = history.tokens.stride()
-    kernels.backtrack(
+    whole = kernels.backtrack(
         history.tokens.data_ptr(), history.parents.data_ptr(), history.log_probabilities.data_ptr(),
         history.scores.data_ptr(), first, second, beams.finished_step.data_ptr(), index.data_ptr(), n, steps, k,
         history.tokens.shape[2], best, beams.eos, counts.data_ptr(), lengths.data_ptr(), finished.data_ptr(),
         ranked_by.data_ptr(), numbers.data_ptr(), values.data_ptr(),
     )  # fmt: skip
+    assert whole, f"of rows {rows} some are not done within {steps} steps"
     found = list[list[Hypothesis]]()
     parts = (part.tolist() for part in (counts, lengths, finished, ranked_by, numbers, values))
     for count, *sentence in zip(*parts, strict=True):

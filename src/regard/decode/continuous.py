@@ -74,7 +74,7 @@ class SearchStore:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.by_sentence(self.slots))
+        return self.sources.nbytes + self.past.nbytes
 
     def by_sentence(self, used: int) -> list[Tensor]:
         """All that a sentence has, by rows; of the slots those that are in use."""
@@ -210,8 +210,10 @@ class ContinuousBeamSearch:
         if rows:
             self.store.move(rows, self.decoder.used)
             self.select_rows()
-        elif self.store.nbytes > IDLE_BYTES:
-            self.decoder = self.beams = self.store = None
+            return
+        self.beams = None
+        if self.store.nbytes > IDLE_BYTES:
+            self.decoder = self.store = None
 
     def reserve(self, requests: Sequence[DecodingRequest], sources: Sequence[KeysValues], new: BeamState) -> SearchStore:
         """The store, with room for these sentences behind the others. It grows by more than they need."""
@@ -221,7 +223,8 @@ class ContinuousBeamSearch:
         wanted, longer = sources[0][0].shape[2], len(new.penalties)
         if rows > most or wanted > columns or longer > steps:
             if longer > steps:
-                bias, longer = self.model.embeddings.bias, longer + -longer % STEPS
+                bias = self.model.embeddings.bias
+                longer = longer + -longer % STEPS
                 new = initial_beam_state(self.beam, requests, Constraints(), len(bias), bias.device, longer)
             store = store.grow(
                 new if longer > steps else store.beams,
