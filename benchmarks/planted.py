@@ -993,7 +993,9 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("length penalty", "does not count the end", "(5 + length) / 6", "(4 + length) / 6"),
         ("Beam", "finished sentences are computed further", "(self.beams.totals > -torch.inf) & (self.beams.finished_step < 0)[:, None]", "self.beams.totals > -torch.inf"),
         ("Beam", "finishes with the length before the end", "length_penalty(length, beam.length_penalty) for length in range(1, steps + 1)", "length_penalty(length, beam.length_penalty) for length in range(steps)"),
-        ("Beam", "hope of the shortest, not of the longest translation", "penalties[torch.tensor(limits, device=device) - 1]", "penalties[torch.tensor(limits, device=device) * 0]"),
+        ("Beam", "hope of the shortest, not of the longest translation", "beams.penalties[limits - 1]", "beams.penalties[limits * 0]"),
+        ("beam state", "prefixes are forced on the first sentence alone", "beams.forced[:longest] = torch.tensor(rows, device=device).T", "beams.forced[:longest, :1] = torch.tensor(rows, device=device).T[:, :1]"),
+        ("beam state", "what was forced in its row is forced again", "    beams.forced.fill_(-1)\n", ""),
         ("Beam", "stops as soon as one is finished", "overtaken = (least >= best / beams.max_length_penalty[:, None]) & (least > -torch.inf)", "overtaken = (least > -torch.inf) & there"),
         ("Beam", "never stops early", "goes = goes & ~overtaken", "goes = goes & ~ends"),
         ("Beam", "the log-probability so far is forgotten", "(beams.totals[:, :, None] + values)", "(beams.totals.clamp_max(0.0).sign().nan_to_num()[:, :, None] + values)"),
@@ -1065,6 +1067,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("KV cache", "keys are not rotated", "q, k = scheme.rotate(q, positions), scheme.rotate_keys(k, positions)", "q = scheme.rotate(q, positions)"),
     ],
     "decode/continuous.py": [
+        ("continuous batching", "who came first begins anew", "return rows_of_beams(self.beams, there)", "return rows_of_beams(self.beams, slice(0, len(mask)))"),
         ("continuous batching", "who is there sees the padding of a longer source", "0, rows), value=-torch.inf)", "0, rows))"),
         ("continuous batching", "a new sentence sees the padding that stood in its row", "self.source_mask[there, ..., columns:] = -torch.inf", "pass"),
         ("continuous batching", "a new sentence sees what stood in its row", "self.seen[there], self.at[there], self.steps[there] = False, 0, 0", "self.at[there], self.steps[there] = 0, 0"),
@@ -1072,9 +1075,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("continuous batching", "all are as old as the oldest", "hidden, steps, forcing", "hidden, steps.max()[None], forcing"),
         ("continuous batching", "a sentence that is moved leaves its age behind", "self.source_mask, self.seen, self.at, self.steps, *own", "self.source_mask, self.seen, self.steps, *own"),
         ("continuous batching", "a sentence that is moved leaves its history behind", "*own, *history]", "*own]"),
-        ("continuous batching", "a store has no room for more steps", "longer = longer + -longer % STEPS", "longer = steps"),
-        ("continuous batching", "prefixes are forced on who came first alone", "self.beams.forced[:t, there], self.beams.forced[t:, there] = beams.forced, -1", "self.beams.forced[:t, there] = beams.forced.clamp(max=-1)"),
-        ("continuous batching", "a new sentence is forced to say what was forced in its row", "self.beams.forced[t:, there] = beams.forced, -1", "self.beams.forced[t:, there] = beams.forced, self.beams.forced[t:, there]"),
+        ("continuous batching", "a store has no room for more steps", "steps + -steps % STEPS", "1"),
     ],
     "serve/scheduler.py": [
         ("search processes", "a process that is gone is asked", "[one for one in self.processes if one.jobs or one.process.is_alive()]", "[*self.processes]"),
@@ -1135,6 +1136,7 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("beam kernels", "truncated before finished ones", "return other->cut;", "return one->cut;"),
         ("beam kernels", "a sentence that is stuck is cut where nothing follows", "last = ended - 1;", "last = ended;"),
         ("beam kernels", "beams follow the parents' candidates", "if (step) rank = front[(step - 1) * kept + parents[at]];", "if (step) rank = parents[at];"),
+        ("beam kernels", "live beams come last", "if ((goes[beam] != 0) == going) order", "if ((goes[beam] != 0) != going) order"),
         ("beam kernels", "values where keys are", "memcpy(values + to, value + from", "memcpy(values + to, key + from"),
     ],
     "decode/linear_kernels.c": [

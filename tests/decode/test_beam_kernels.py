@@ -143,6 +143,20 @@ def test_candidates_are_selected_as_by_torch(b, beam, more, prune, seed):
         assert_same(one, other)
 
 
+@compiled
+def test_live_beams_come_first_as_by_torch(monkeypatch):
+    goes = torch.tensor([[False, True, True], [False, False, True]])
+    order, count = kv_cache.order_beams(goes)
+    assert (order.tolist(), count) == ([1, 2, 5, 0, 3, 4], 3)
+    several = [torch.rand(4, 5, generator=torch.Generator().manual_seed(seed)) < seed / 4 for seed in range(5)]
+    found = [kv_cache.order_beams(one) for one in several]
+    monkeypatch.setattr(kv_cache, "find_kernels", lambda *_: None)
+    for one, (order, count) in zip(several, found, strict=True):
+        expected, live = kv_cache.order_beams(one)
+        assert torch.equal(order, expected)
+        assert count == live
+
+
 # --- hypotheses ---
 
 

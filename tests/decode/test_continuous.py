@@ -103,7 +103,11 @@ def test_a_finished_sentence_leaves_at_once_and_what_took_much_memory_is_not_kep
 
 def test_a_source_longer_than_the_store_joins_one_that_is_there():
     model, search, found = model_of(), ContinuousBeamSearch(model_of(), Beam(3)), {}
-    short, long, prefix = (5, 6, 7), tuple(range(4, 28)) * 2, (7, 9, 8, 6)  # so that it is there for four steps at least
+    short, long, prefix = (
+        (5, 6, 7),
+        tuple(range(4, 28)) * 2,
+        (7, 9, 8, 6),
+    )  # so that it is there for four steps at least
     search.add([DecodingRequest(short, prefix, index=0)])
     found |= search.step()
     search.add([DecodingRequest(long, index=1)])

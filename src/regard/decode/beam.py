@@ -227,30 +227,23 @@ def initial_beam_state(
     steps: int = 0,
 ) -> BeamState:
     """One empty prefix of every sentence, for as many steps at least."""
-    limits = [request.max_length(beam.max_length) for request in requests]
-    b, k, steps = len(requests), beam.size, max(steps, *limits)
+    b, k, steps = len(requests), beam.size, max(steps, *(one.max_length(beam.max_length) for one in requests))
     banned = torch.zeros(vocabulary, dtype=torch.uint8, device=device)
     banned[token_index({PAD, BOS, *constraints.banned}, vocabulary, device)] = 1
     lengths = [length_penalty(length, beam.length_penalty) for length in range(1, steps + 1)]
     penalties = torch.tensor(lengths, dtype=torch.double, device=device)
-    prefixes = [request.prefix for request in requests]
-    if any(prefixes):
-        token_index({token for prefix in prefixes for token in prefix}, vocabulary, device)
-        prefixes = [[*prefix, *[-1] * (steps - len(prefix))] for prefix in prefixes]
-    totals = torch.full((b, k), -torch.inf, dtype=torch.double, device=device)
-    totals[:, 0] = 0.0  # a sentence starts with one beam
     # refilled, twice as many are kept as there are beams, each of which may end
     none = torch.full((steps, b, 2 * k if beam.refill else k), -1, device=device)
     nothing = none.new_zeros(none.shape, dtype=torch.double)
-    return BeamState(
-        tokens=torch.full((b, k), BOS, device=device),
-        parents=torch.zeros((b, k), dtype=torch.long, device=device),
-        totals=totals,
-        best_finished=totals.new_full((b, beam.n_best), -torch.inf),
-        finished_step=torch.full((b,), -1, device=device),
-        max_lengths=torch.tensor(limits, device=device),
-        max_length_penalty=penalties[torch.tensor(limits, device=device) - 1],
-        forced=rearrange(torch.tensor(prefixes, dtype=torch.long, device=device), "b t -> t b"),
+    beams = BeamState(
+        tokens=none.new_empty(b, k),
+        parents=none.new_empty(b, k),
+        totals=nothing.new_empty(b, k),
+        best_finished=nothing.new_empty(b, beam.n_best),
+        finished_step=none.new_empty(b),
+        max_lengths=none.new_empty(b),
+        max_length_penalty=nothing.new_empty(b),
+        forced=none.new_empty(steps if any(request.prefix for request in requests) else 0, b),
         backpointers=Backpointers(none, none.clone(), nothing, nothing.clone()),
         nonfinite=torch.zeros((), dtype=torch.bool, device=device),
         penalties=penalties,
@@ -258,6 +251,27 @@ def initial_beam_state(
         min_length=constraints.min_length,
         refill=beam.refill,
     )
+    begin_sentences(beams, requests, beam.max_length)
+    return beams
+
+
+def begin_sentences(beams: BeamState, requests: Sequence[DecodingRequest], limit: LengthLimit) -> None:
+    """One empty prefix of every sentence."""
+    device, prefixes = beams.tokens.device, [request.prefix for request in requests]
+    limits = torch.tensor([request.max_length(limit) for request in requests], device=device)
+    beams.tokens.fill_(BOS)
+    beams.parents.zero_()
+    beams.totals.fill_(-torch.inf)
+    beams.totals[:, 0] = 0.0  # a sentence starts with one beam
+    beams.best_finished.fill_(-torch.inf)
+    beams.finished_step.fill_(-1)
+    beams.max_lengths.copy_(limits)
+    beams.max_length_penalty.copy_(beams.penalties[limits - 1])
+    beams.forced.fill_(-1)
+    if longest := max(map(len, prefixes)):
+        token_index({token for prefix in prefixes for token in prefix}, len(beams.banned), device)
+        rows = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
+        beams.forced[:longest] = torch.tensor(rows, device=device).T
 
 
 def advance_beams(

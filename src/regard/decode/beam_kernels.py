@@ -31,10 +31,16 @@ ARGUMENTS = {
         ctypes.c_int,
     ],
     "backtrack": [*4 * [POINTER], *2 * [NUMBER], *2 * [POINTER], *5 * [NUMBER], WIDE, *6 * [POINTER]],
+    "order_beams": [POINTER, NUMBER, POINTER],
     "follow_parents": [*4 * [POINTER], *3 * [NUMBER]],
     "write_slots": [*5 * [POINTER], *8 * [NUMBER]],
 }
-RESULTS = {"select_candidates": ctypes.c_int, "backtrack": ctypes.c_int, "follow_parents": NUMBER}
+RESULTS = {
+    "select_candidates": ctypes.c_int,
+    "backtrack": ctypes.c_int,
+    "order_beams": NUMBER,
+    "follow_parents": NUMBER,
+}
 
 
 @cache
@@ -71,13 +77,21 @@ def select_candidates(
     assert recorded, f"a history of {len(history.tokens)} steps has no room for step {step.max()}"
 
 
-def backtrack(
-    kernels: ctypes.CDLL, beams: "BeamState", rows: Sequence[int], steps: int
-) -> list[list[Hypothesis]]:
+def order_beams(kernels: ctypes.CDLL, goes: Bool[Tensor, "b k"]) -> tuple[Int[Tensor, " n"], int]:
+    """As `kv_cache.order_beams`."""
+    order = torch.empty(goes.numel(), dtype=torch.long)
+    return order, kernels.order_beams(goes.data_ptr(), len(order), order.data_ptr())
+
+
+def backtrack(kernels: ctypes.CDLL, beams: "BeamState", rows: Sequence[int], steps: int) -> list[list[Hypothesis]]:
     """As `beam.backtrack`, the hypotheses of each row."""
     history, n, (best, k) = beams.backpointers, len(rows), (beams.best_finished.shape[1], beams.tokens.shape[1])
     numbers, values = torch.empty(n, best, steps, dtype=torch.long), torch.empty(n, best, steps, dtype=torch.double)
-    index, counts, lengths = torch.tensor(rows), torch.empty(n, dtype=torch.long), torch.empty(n, best, dtype=torch.long)
+    index, counts, lengths = (
+        torch.tensor(rows),
+        torch.empty(n, dtype=torch.long),
+        torch.empty(n, best, dtype=torch.long),
+    )
     finished, ranked_by = torch.empty(n, best, dtype=torch.bool), torch.empty(n, best, dtype=torch.double)
     first, second, _ = history.tokens.stride()
     whole = kernels.backtrack(

@@ -21,6 +21,7 @@ from regard.decode.beam import (
     BeamState,
     advance_beams,
     backtrack,
+    begin_sentences,
     initial_beam_state,
 )
 from regard.decode.beam_decoder import rows_that_stay
@@ -107,17 +108,15 @@ class SearchStore:
             longer,
         )
 
-    def write(self, first: int, sources: Sequence[KeysValues], mask: Tensor, beams: BeamState) -> None:
-        """New sentences behind the first ones."""
-        there, columns, t = slice(first, first + len(mask)), mask.shape[-1], len(beams.forced)
+    def write(self, first: int, sources: Sequence[KeysValues], mask: Float[Tensor, "b 1 1 s"]) -> BeamState:
+        """New sentences behind the first ones; their beams, to begin with."""
+        there, columns = slice(first, first + len(mask)), mask.shape[-1]
         parts = [part for pair in sources for part in pair]
         torch._foreach_copy_(self.sources[:, there, :, :columns].unbind(0), parts)
         self.source_mask[there, ..., columns:] = -torch.inf
         self.source_mask[there, ..., :columns] = mask
         self.seen[there], self.at[there], self.steps[there] = False, 0, 0
-        for part in fields(beams)[:7]:
-            getattr(self.beams, part.name)[there] = getattr(beams, part.name)
-        self.beams.forced[:t, there], self.beams.forced[t:, there] = beams.forced, -1
+        return rows_of_beams(self.beams, there)
 
     def move(self, rows: Sequence[int], used: int) -> None:
         """Row n becomes the row `rows[n]`; what keeps its place is not moved."""
@@ -162,11 +161,10 @@ class ContinuousBeamSearch:
 
     def add(self, requests: Sequence[DecodingRequest]) -> None:
         """New sentences, encoded together; they make their first step with the next step of the others."""
-        bias, first = self.model.embeddings.bias, len(self.requests)
         with torch.inference_mode():
             sources, mask = encode_batch(self.model, [request.source for request in requests])
-            new = initial_beam_state(self.beam, requests, Constraints(), len(bias), bias.device)
-            self.reserve(requests, sources, new).write(first, sources, mask, new)
+            new = self.reserve(requests, sources).write(len(self.requests), sources, mask)
+            begin_sentences(new, requests, self.beam.max_length)
             self.requests = [*self.requests, *requests]
             self.select_rows()
 
@@ -215,25 +213,26 @@ class ContinuousBeamSearch:
         if self.store.nbytes > IDLE_BYTES:
             self.decoder = self.store = None
 
-    def reserve(self, requests: Sequence[DecodingRequest], sources: Sequence[KeysValues], new: BeamState) -> SearchStore:
+    def reserve(self, requests: Sequence[DecodingRequest], sources: Sequence[KeysValues]) -> SearchStore:
         """The store, with room for these sentences behind the others. It grows by more than they need."""
-        store, size, rows = self.store, self.beam.size, len(self.requests) + len(requests)
-        store = SearchStore.of(sources, new, SLOTS * size) if store is None else store
-        most, columns, steps = len(store.seen), store.source_mask.shape[-1], len(store.beams.penalties)
-        wanted, longer = sources[0][0].shape[2], len(new.penalties)
-        if rows > most or wanted > columns or longer > steps:
-            if longer > steps:
-                bias = self.model.embeddings.bias
-                longer = longer + -longer % STEPS
-                new = initial_beam_state(self.beam, requests, Constraints(), len(bias), bias.device, longer)
+        rows, columns = len(self.requests) + len(requests), sources[0][0].shape[2]
+        steps = max(request.max_length(self.beam.max_length) for request in requests)
+        if self.store is None or self.decoder is None or steps > len(self.store.beams.penalties):
+            bias, steps = self.model.embeddings.bias, steps + -steps % STEPS
+            longer = initial_beam_state(self.beam, requests, Constraints(), len(bias), bias.device, steps)
+            store = self.store or SearchStore.of(sources, longer, SLOTS * self.beam.size)
+        else:
+            store, longer = self.store, self.store.beams
+        most, widest = len(store.seen), store.source_mask.shape[-1]
+        if rows > most or columns > widest or longer is not store.beams:
             store = store.grow(
-                new if longer > steps else store.beams,
-                rows=max(0, max(rows, 2 * most, ROWS) - most) if rows > most else 0,
-                columns=max(0, wanted + -wanted % COLUMNS - columns),
+                longer,
+                rows=max(rows, 2 * most, ROWS) - most if rows > most else 0,
+                columns=columns + -columns % COLUMNS - widest if columns > widest else 0,
             )
             used = 0 if self.decoder is None else self.decoder.used
-            self.decoder = TransformerBeams.over(self.model, store.cache(rows, wanted), len(store.beams.penalties))
-            self.decoder.used = used
+            cache = store.cache(rows, columns)
+            self.decoder = TransformerBeams.over(self.model, cache, len(longer.penalties), used)
         self.store = store
         return store
 

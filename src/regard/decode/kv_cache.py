@@ -175,12 +175,12 @@ class TransformerBeams:
         return TransformerBeams.over(model, BeamKVCache(encoded, mask, past, seen, at), steps)
 
     @staticmethod
-    def over(model: Transformer, cache: BeamKVCache, steps: int) -> "TransformerBeams":
+    def over(model: Transformer, cache: BeamKVCache, steps: int, used: int = 0) -> "TransformerBeams":
         """With this cache, for so many steps."""
         bias = model.embeddings.bias
         positions = model.target_positions.table(steps, model.embeddings.table("target").weight).to(bias.dtype)
         rotates = any(layer.cross.recipe.query_key_positions for layer in decoder_layers(model))
-        return TransformerBeams(model, cache, positions, topk_of(model), len(bias), rotates)
+        return TransformerBeams(model, cache, positions, topk_of(model), len(bias), rotates, used)
 
     @property
     def device(self) -> torch.device:
@@ -191,11 +191,9 @@ class TransformerBeams:
         are added, up to a multiple of `ROWS`."""
         if goes.numel() < FEW_BEAMS:
             return None
-        count = int(goes.sum())
+        order, count = order_beams(goes)
         count += -count % ROWS if goes.numel() >= 8 * ROWS else 0
-        if count * 20 > goes.numel() * 19:
-            return None
-        return goes.flatten().byte().sort(descending=True, stable=True).indices[:count]
+        return None if count * 20 > goes.numel() * 19 else order[:count]
 
     def step(
         self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
@@ -237,6 +235,13 @@ def find_kernels(dtype: torch.dtype, *parts: Tensor) -> CDLL | None:
     kernels = beam_kernels.beam_kernels()
     plain = kernels and dtype == torch.float32 and all([part.is_cpu and part.is_contiguous() for part in parts])
     return kernels if plain else None
+
+
+def order_beams(goes: Bool[Tensor, "b k"]) -> tuple[Int[Tensor, " n"], int]:
+    """All beams, those that go on before the others, and how many go on."""
+    if (kernels := find_kernels(torch.float32, goes)) is not None:
+        return beam_kernels.order_beams(kernels, goes)
+    return goes.flatten().byte().sort(descending=True, stable=True).indices, int(goes.sum())
 
 
 def follow_parents(
