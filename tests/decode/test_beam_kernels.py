@@ -162,8 +162,8 @@ def test_live_beams_come_first_as_by_torch(monkeypatch):
 
 @compiled
 def test_hypotheses_by_hand():
-    """Step 0 says 7 and 8; step 1 says 9 after 8, and the end after 7; step 2, the limit, says 6 after 9. So the finished
-    hypothesis is 7 and its end, and the truncated one 8, 9, 6."""
+    """Step 0 says 7 and 8; step 1 says 9 after 8, and the end after 7; step 2, the limit, says 6 after 9. So 7 and its
+    end are the finished hypothesis, and 8, 9, 6 the truncated one."""
     beams = initial_beam_state(Beam(2, n_best=2), [DecodingRequest((4, 5))], Constraints(), 40, CPU, 3)
     history = beams.backpointers
     history.tokens[:3].copy_(torch.tensor([[[7, 8]], [[9, EOS]], [[6, -1]]]))

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from einops import rearrange, repeat
+from einops import repeat
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
@@ -370,8 +370,8 @@ def backtrack(
     """The hypotheses of finished sentences, by following the backpointers: those of all sentences at once, as the
     device waits meanwhile."""
     if (kernels := find_kernels(torch.float32, beams.finished_step)) is not None:
-        found = beam_kernels.backtrack(kernels, beams, rows, steps)
-        return {request.index: one for request, one in zip(requests, found, strict=True)}
+        by_row = beam_kernels.backtrack(kernels, beams, rows, steps)
+        return {request.index: one for request, one in zip(requests, by_row, strict=True)}
     history, size = beams.backpointers, beams.tokens.shape[1]
     picked = torch.tensor(rows, dtype=torch.long, device=history.tokens.device)
     tokens, parents, values, scores = (part[:steps, picked].cpu().numpy() for part in field_values(history))

@@ -5,7 +5,7 @@ with spare rows: a sentence that joins is written behind the others, and when on
 nothing else moves, and nothing is made anew.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import torch
@@ -111,8 +111,7 @@ class SearchStore:
     def write(self, first: int, sources: Sequence[KeysValues], mask: Float[Tensor, "b 1 1 s"]) -> BeamState:
         """New sentences behind the first ones; their beams, to begin with."""
         there, columns = slice(first, first + len(mask)), mask.shape[-1]
-        parts = [part for pair in sources for part in pair]
-        torch._foreach_copy_(self.sources[:, there, :, :columns].unbind(0), parts)
+        copy_all(self.sources[:, there, :, :columns].unbind(0), [part for pair in sources for part in pair])
         self.source_mask[there, ..., columns:] = -torch.inf
         self.source_mask[there, ..., :columns] = mask
         self.seen[there], self.at[there], self.steps[there] = False, 0, 0
@@ -120,10 +119,10 @@ class SearchStore:
 
     def move(self, rows: Sequence[int], used: int) -> None:
         """Row n becomes the row `rows[n]`; what keeps its place is not moved."""
-        moved = [(to, row) for to, row in enumerate(rows) if to != row]
-        for part in self.by_sentence(used) if moved else ():
-            for to, row in moved:
-                part[to] = part[row]
+        for to, row in enumerate(rows):
+            if to != row:
+                parts = self.by_sentence(used)
+                copy_all([part[to] for part in parts], [part[row] for part in parts])
 
     def cache(self, rows: int, columns: int) -> BeamKVCache:
         """Of the first rows."""
@@ -133,6 +132,11 @@ class SearchStore:
         )
         mask = self.source_mask[:rows, ..., :columns]
         return BeamKVCache(sources, mask, past, self.seen[:rows], self.at[:rows])
+
+
+def copy_all(stores: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+    """Each part into its store, in one call."""
+    torch._foreach_copy_(stores, parts)  # type: ignore[reportPrivateImportUsage]
 
 
 def rows_of_beams(beams: BeamState, rows: slice) -> BeamState:
@@ -176,7 +180,7 @@ class ContinuousBeamSearch:
         with torch.inference_mode():
             self.ensure_slots()
             steps = self.store.steps[: len(self.requests)]
-            prefixes = any([request.prefix for request in self.requests])
+            prefixes = any(request.prefix for request in self.requests)
             forcing = prefixes and bool((self.beams.forced.gather(0, steps[None]) >= 0).any())
             live = self.decoder.live(self.beams.totals > -torch.inf)
             hidden = self.decoder.step(self.beams.tokens, self.beams.parents, live)

@@ -232,9 +232,8 @@ def topk_of(model: Transformer) -> Callable[[Tensor, Tensor, int, Tensor | None]
 
 def find_kernels(dtype: torch.dtype, *parts: Tensor) -> CDLL | None:
     """The kernels in C, if they know such numbers and can read and write these tensors; None stands for torch."""
-    kernels = beam_kernels.beam_kernels()
-    plain = kernels and dtype == torch.float32 and all([part.is_cpu and part.is_contiguous() for part in parts])
-    return kernels if plain else None
+    plain = dtype == torch.float32 and all(part.is_cpu and part.is_contiguous() for part in parts)
+    return beam_kernels.beam_kernels() if plain else None
 
 
 def order_beams(goes: Bool[Tensor, "b k"]) -> tuple[Int[Tensor, " n"], int]:
