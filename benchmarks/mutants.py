@@ -144,6 +144,7 @@ SUITES: dict[str, Stages] = {
     "decode/kv_cache": (files("decode", "batched_beam", "topk_logprobs"),),
     "decode/quantize": (files("decode", "batched_beam"),),
     "decode/linear_kernels": (files("decode", "linear_kernels"),),
+    "decode/beam_kernels": (files("decode", "beam_kernels"),),
     "decode/quantized_linear": (files("decode", "topk_logprobs"), files("decode", "batched_beam")),
     "attention/kernels/masked": (files("decode", "kernels"),),
     "attention/backends/masked": (files("attention", "masked"),),

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from regard.decode import Beam, LengthLimit, prepare, translate
+from regard.decode import Beam, LengthLimit, continuous, prepare, translate
 from regard.decode.continuous import ContinuousBeamSearch
 from regard.decode.search import DecodingRequest
 from regard.models import ModelConfig
@@ -87,7 +87,8 @@ def test_who_is_removed_leaves_the_others_as_they_are():
         assert_alike(hypotheses, translate(model, [requests[index].source], beam)[0])
 
 
-def test_a_finished_sentence_leaves_at_once_and_nothing_is_kept_at_the_end():
+def test_a_finished_sentence_leaves_at_once_and_what_took_much_memory_is_not_kept_at_the_end(monkeypatch):
+    monkeypatch.setattr(continuous, "IDLE_BYTES", 1)
     search = ContinuousBeamSearch(model_of(), Beam(2, max_length=LengthLimit(1, 1)))
     long, short = DecodingRequest((5,) * 9, (7,) * 6, index=8), DecodingRequest((6,), (7,), index=9)
     search.add([long])
@@ -98,6 +99,38 @@ def test_a_finished_sentence_leaves_at_once_and_nothing_is_kept_at_the_end():
     while search.requests:
         assert {*search.step()} <= {8}
     assert search.store is search.beams is search.decoder is None
+
+
+def test_a_source_longer_than_the_store_joins_one_that_is_there():
+    model, search, found = model_of(), ContinuousBeamSearch(model_of(), Beam(3)), {}
+    short, long, prefix = (
+        (5, 6, 7),
+        tuple(range(4, 28)) * 2,
+        (7, 9, 8, 6),
+    )  # so that it is there for four steps at least
+    search.add([DecodingRequest(short, prefix, index=0)])
+    found |= search.step()
+    search.add([DecodingRequest(long, index=1)])
+    while search.requests:
+        found |= search.step()
+    assert_alike(found[0], translate(model, [short], Beam(3), prefixes=[prefix])[0])
+    assert_alike(found[1], translate(model, [long], Beam(3))[0])
+
+
+def test_an_idle_search_is_used_again_and_grows():
+    """Longer sentences, more of them and more steps than it has room for; what others left in its rows is not read."""
+    model, beam = model_of(), Beam(3, n_best=2, max_length=LengthLimit(1.0, 30))
+    search, memory = ContinuousBeamSearch(model, beam), []
+    for first, texts in ((0, sources(2)), (10, sources(2)), (20, [*sources(9, seed=4), (7,) * 40])):
+        search.add([DecodingRequest(source, index=first + n) for n, source in enumerate(texts)])
+        memory.append(search.store and search.store.past.data_ptr())
+        found = {}
+        while search.requests:
+            found |= search.step()
+        assert search.beams is None
+        for n, source in enumerate(texts):
+            assert_alike(found[first + n], translate(model, [source], beam)[0])
+    assert memory[0] == memory[1] != memory[2]
 
 
 def test_a_model_with_weights_that_are_not_finite_is_refused():

@@ -82,7 +82,7 @@ def as_on_a_gpu() -> None:
         return forward if "dropout_add_layernorm" in op._qualname else op._init_fn
 
     def follow_parents(cache: kv_cache.BeamKVCache, parents: torch.Tensor) -> Any:
-        return kernels.follow_parents_triton(cache.seen, parents, cache.source_mask.dtype)
+        return *kernels.follow_parents_triton(cache.seen, parents, cache.source_mask.dtype), cache.slots
 
     patch = pytest.MonkeyPatch()  # never undone: this process does nothing else
     patch.setattr(dispatch, "use_fused", lambda x: True)
@@ -90,9 +90,10 @@ def as_on_a_gpu() -> None:
     patch.setattr(kv_cache, "Context", lambda *args, **named: Context(*args, **named | {"captured": True}))
     patch.setattr(quantize, "build_linear", torch_linear)
     patch.setattr(kv_cache, "follow_parents", follow_parents)
-    patch.setattr(kv_cache, "slot_rows", lambda slots, _: slots)
+    patch.setattr(kv_cache, "slots_to_write", lambda slots, _: slots)
     patch.setattr(kv_cache, "write_slots", kernels.write_slots_triton)
     patch.setattr(masked, "softmax_attention", masked_attention)
+    patch.setattr(searching, "find_kernels", lambda *_: None)
     patch.setattr(searching, "select_candidates", lambda *args: kernels.select_candidates_triton(*args[:4]))
     patch.setattr(kv_cache, "topk_logprobs_torch", on_gpu)
     patch.setattr(cuda_graphs, "MIN_SENTENCES", 2)
@@ -283,7 +284,7 @@ def test_on_a_gpu_they_do_so_too():
     one, past = seen.cuda(), torch.zeros(2, 256, 8, 64, 64, dtype=torch.bfloat16)
     mask, at = torch.zeros(256, 1, 1, 16, dtype=torch.bfloat16), torch.zeros(1, 1, dtype=torch.long)
     cache = kv_cache.BeamKVCache((), mask, (), seen, at)
-    slots, added = kv_cache.follow_parents(cache, parents)
+    slots, added, _ = kv_cache.follow_parents(cache, parents)
     slots_on_gpu, more = follow_parents_triton(one, parents.cuda(), torch.bfloat16)
     assert all(torch.equal(x.cpu(), y) for x, y in ((slots_on_gpu, slots), (more, added), (one, cache.seen)))
     q, k, v = torch.randn(256, 4, 3, 8, 64, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)

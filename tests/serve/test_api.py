@@ -31,6 +31,7 @@ from starlette.testclient import TestClient
 from regard.data.graphs import write_graph
 from regard.data.tokenizers.subwords import SubwordTokenizer
 from regard.decode import Beam, Greedy, prepare, translate
+from regard.decode.continuous import ContinuousBeamSearch
 from regard.decode.text_generation import ContinuousGeneration, GeneratedToken, TextRequest, generate
 from regard.decode.translation import translate_texts
 from regard.interop import export
@@ -45,10 +46,12 @@ from regard.serve.scheduler import (
     JsonFormatter,
     Metrics,
     RunningBatch,
+    RunningSearches,
     Scheduler,
     SearchJob,
     SearchPool,
 )
+from regard.serve.security import MAX_HELD, JoinedWrites
 from regard.serve.standard_routes import completion_parts, longest_beginning
 from regard.tasks.config import PairTokenizerSettings
 from regard.tasks.node_classification.task import training_graph
@@ -982,3 +985,58 @@ def serve_process(*runs: Path, options: Sequence[str] = ()) -> Iterator[int]:
         yield int(re.findall(r":(\d+)/", process.stdout.readline())[0])
         process.terminate()
         assert process.wait(60) == 0
+
+
+# --- connections ---
+
+
+class WrittenBytes(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts, self.closed = list[bytes](), False
+
+    def write(self, data: Any) -> None:
+        self.parts.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_is_written_in_one_turn_of_the_loop_is_one_packet():
+    async def run() -> None:
+        transport = WrittenBytes()
+        joined = JoinedWrites(transport, asyncio.get_running_loop())
+        joined.write(b"head ")
+        joined.write(b"")
+        joined.write(b"body")
+        assert transport.parts == []
+        await asyncio.sleep(0)
+        assert transport.parts == [b"head body"]
+        joined.write(b"much" * MAX_HELD)  # who reads slowly is noticed before more is held
+        assert len(transport.parts) == 2
+        joined.write(b"last")
+        joined.close()
+        assert transport.parts[2:] == [b"last"]
+        assert transport.closed
+        await asyncio.sleep(0)
+        assert len(transport.parts) == 3
+
+    asyncio.run(run())
+
+
+def test_an_idle_search_is_used_for_beams_of_its_kind_alone(models):
+    model = prepare(models["translate"].model)
+    searches, source = RunningSearches(model), tuple(models["translate"].source.encode(CAT))
+    first: ContinuousBeamSearch | None = None
+    for index, size in enumerate((2, 2, 3)):
+        searches.add([(index, SearchJob(source, (), Beam(size)), monotonic() + 60)])
+        (search,) = searches.searches.values()
+        assert (search is first) == (index == 1)
+        first = first or search
+        while searches.searches:
+            searches.step()
+        ended, _ = searches.report()
+        (expected,) = translate(model, [source], Beam(size))
+        assert ended[index] == expected

@@ -204,14 +204,23 @@ class Prose:
     breaks: tuple[LineBreak, ...] = ()
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is text alone, as most is."""
+        return not (self.protected or self.markup or self.breaks)
+
+    @property
     def raw(self) -> str:
         """As the document writes it."""
+        if self.is_plain:
+            return self.text
         kept = [(one.start, one.end, one.raw) for one in self.protected]
         kept += [(one.start, one.end, one.raw) for one in self.breaks]
         return write_spans(self.text, kept, self.markup)
 
     def slice(self, start: int, end: int) -> "Prose":
         """Some of it; markup that is not wholly inside is dropped."""
+        if self.is_plain:
+            return Prose(self.text[start:end])
         return Prose(
             self.text[start:end],
             tuple(

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from einops import rearrange, repeat
+from einops import repeat
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from regard.attention import Learned
 from regard.attention.core import is_recorded
 from regard.attention.parts import field_values
 from regard.data.tokenizers.base import BOS, EOS, PAD
-from regard.decode import beam_decoder
+from regard.decode import beam_decoder, beam_kernels
 from regard.decode.beam_decoder import (
     LEAVING,
     SENTENCES_PER_CORE,
@@ -28,7 +28,7 @@ from regard.decode.beam_decoder import (
     keep_unfinished,
     search_by_cores,
 )
-from regard.decode.kv_cache import TransformerBeams
+from regard.decode.kv_cache import TransformerBeams, find_kernels
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Hypothesis, LengthLimit, Search, token_index
 from regard.models.seq2seq import DecodableModel
 from regard.models.transformer import Transformer
@@ -227,30 +227,23 @@ def initial_beam_state(
     steps: int = 0,
 ) -> BeamState:
     """One empty prefix of every sentence, for as many steps at least."""
-    limits = [request.max_length(beam.max_length) for request in requests]
-    b, k, steps = len(requests), beam.size, max(steps, *limits)
+    b, k, steps = len(requests), beam.size, max(steps, *(one.max_length(beam.max_length) for one in requests))
     banned = torch.zeros(vocabulary, dtype=torch.uint8, device=device)
     banned[token_index({PAD, BOS, *constraints.banned}, vocabulary, device)] = 1
     lengths = [length_penalty(length, beam.length_penalty) for length in range(1, steps + 1)]
     penalties = torch.tensor(lengths, dtype=torch.double, device=device)
-    prefixes = [request.prefix for request in requests]
-    if any(prefixes):
-        token_index({token for prefix in prefixes for token in prefix}, vocabulary, device)
-        prefixes = [[*prefix, *[-1] * (steps - len(prefix))] for prefix in prefixes]
-    totals = torch.full((b, k), -torch.inf, dtype=torch.double, device=device)
-    totals[:, 0] = 0.0  # a sentence starts with one beam
     # refilled, twice as many are kept as there are beams, each of which may end
     none = torch.full((steps, b, 2 * k if beam.refill else k), -1, device=device)
     nothing = none.new_zeros(none.shape, dtype=torch.double)
-    return BeamState(
-        tokens=torch.full((b, k), BOS, device=device),
-        parents=torch.zeros((b, k), dtype=torch.long, device=device),
-        totals=totals,
-        best_finished=totals.new_full((b, beam.n_best), -torch.inf),
-        finished_step=torch.full((b,), -1, device=device),
-        max_lengths=torch.tensor(limits, device=device),
-        max_length_penalty=penalties[torch.tensor(limits, device=device) - 1],
-        forced=rearrange(torch.tensor(prefixes, dtype=torch.long, device=device), "b t -> t b"),
+    beams = BeamState(
+        tokens=none.new_empty(b, k),
+        parents=none.new_empty(b, k),
+        totals=nothing.new_empty(b, k),
+        best_finished=nothing.new_empty(b, beam.n_best),
+        finished_step=none.new_empty(b),
+        max_lengths=none.new_empty(b),
+        max_length_penalty=nothing.new_empty(b),
+        forced=none.new_empty(steps if any(request.prefix for request in requests) else 0, b),
         backpointers=Backpointers(none, none.clone(), nothing, nothing.clone()),
         nonfinite=torch.zeros((), dtype=torch.bool, device=device),
         penalties=penalties,
@@ -258,6 +251,27 @@ def initial_beam_state(
         min_length=constraints.min_length,
         refill=beam.refill,
     )
+    begin_sentences(beams, requests, beam.max_length)
+    return beams
+
+
+def begin_sentences(beams: BeamState, requests: Sequence[DecodingRequest], limit: LengthLimit) -> None:
+    """One empty prefix of every sentence."""
+    device, prefixes = beams.tokens.device, [request.prefix for request in requests]
+    limits = torch.tensor([request.max_length(limit) for request in requests], device=device)
+    beams.tokens.fill_(BOS)
+    beams.parents.zero_()
+    beams.totals.fill_(-torch.inf)
+    beams.totals[:, 0] = 0.0  # a sentence starts with one beam
+    beams.best_finished.fill_(-torch.inf)
+    beams.finished_step.fill_(-1)
+    beams.max_lengths.copy_(limits)
+    beams.max_length_penalty.copy_(beams.penalties[limits - 1])
+    beams.forced.fill_(-1)
+    if longest := max(map(len, prefixes)):
+        token_index({token for prefix in prefixes for token in prefix}, len(beams.banned), device)
+        rows = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
+        beams.forced[:longest] = torch.tensor(rows, device=device).T
 
 
 def advance_beams(
@@ -286,7 +300,11 @@ def advance_beams(
         banned[EOS : EOS + 1].copy_(step < beams.min_length)
     candidates = decoder.topk(hidden, banned, k + beams.refill, must)  # refilled, EOS and k others
     beams.nonfinite.logical_or_(~candidates.finite)
-    values, tokens = candidates.values, candidates.tokens
+    values, tokens, covered = candidates.values, candidates.tokens, decoder.covered
+    kernels = find_kernels(values.dtype, beams.tokens, beams.parents, beams.totals)
+    if kernels is not None and covered is None:
+        beam_kernels.select_candidates(kernels, beams, values, tokens, step, live)
+        return
     if live is not None:
         values = values.new_full((b * k, values.shape[1]), -torch.inf).index_copy_(0, live, values)
         tokens = tokens.new_zeros(b * k, tokens.shape[1]).index_copy_(0, live, tokens)
@@ -296,7 +314,7 @@ def advance_beams(
     if values.is_cuda:
         from regard.decode.kernels import select_candidates_cuda as select
 
-    select(beams, values, tokens, step, decoder.covered)
+    select(beams, values, tokens, step, covered)
 
 
 def select_candidates(
@@ -351,6 +369,9 @@ def backtrack(
 ) -> dict[int, list[Hypothesis]]:
     """The hypotheses of finished sentences, by following the backpointers: those of all sentences at once, as the
     device waits meanwhile."""
+    if (kernels := find_kernels(torch.float32, beams.finished_step)) is not None:
+        by_row = beam_kernels.backtrack(kernels, beams, rows, steps)
+        return {request.index: one for request, one in zip(requests, by_row, strict=True)}
     history, size = beams.backpointers, beams.tokens.shape[1]
     picked = torch.tensor(rows, dtype=torch.long, device=history.tokens.device)
     tokens, parents, values, scores = (part[:steps, picked].cpu().numpy() for part in field_values(history))

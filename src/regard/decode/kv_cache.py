@@ -6,6 +6,7 @@ the model the beams are the tokens of a sentence, each of which sees its own slo
 """
 
 from collections.abc import Callable, Sequence
+from ctypes import CDLL
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from regard.attention.batch_patterns import UnpaddedTokens
 from regard.attention.kv_cache import LayerCache
 from regard.attention.multihead import with_pattern
 from regard.data.tokenizers.base import EOS, PAD
+from regard.decode import beam_kernels
 from regard.decode.beam_decoder import keep_sentences
 from regard.decode.quantized_linear import ChunkedVocabLinear, KernelLinear, OutputLinear, ScreenedLinear
 from regard.decode.search import Ids
@@ -67,7 +69,7 @@ class BeamSlots(LayerCache):
     """One layer's slots at one step: every beam's key and value are written to a slot of its own.
 
     Args:
-        rows: the slots that are written; on a CPU of all heads of all sentences counted through.
+        rows: the slots that are written, as `slots_to_write` gives them.
         mask: the slots that each beam sees.
         positions: where the tokens stand. Keys are kept rotated.
     """
@@ -123,6 +125,20 @@ def encode_padded(
     return transformer_layers.cross_keys_values(model.decoder, states, context)
 
 
+def encode_batch(
+    model: Transformer, sources: Sequence[Ids], multiple: int = 1
+) -> tuple[tuple[KeysValues, ...], Float[Tensor, "b 1 1 s"]]:
+    """The same of source texts, padded to a multiple of so many tokens, and their mask."""
+    (ids, mask), tokens = pad_sources(sources, model.embeddings.bias, multiple), None
+    if ids.device.type == "cpu" and len({*map(len, sources)}) > 1:  # a GPU would have to wait for them
+        tokens = UnpaddedTokens.of((mask.flatten() == 0).nonzero()[:, 0], *ids.shape)
+    return encode_padded(model, ids, mask, tokens), mask
+
+
+def decoder_layers(model: Transformer) -> list[DecoderLayer]:
+    return [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
+
+
 @dataclass(eq=False)
 class TransformerBeams:
     """A `BeamDecoder`: a Transformer that decodes the beams of a batch of sentences.
@@ -149,19 +165,22 @@ class TransformerBeams:
         model: Transformer, sources: Sequence[Ids], *, beams: int, slots: int, steps: int, multiple: int = 1
     ) -> "TransformerBeams":
         """The sources encoded, padded to a multiple of so many tokens; nothing written yet."""
-        bias, layers = model.embeddings.bias, [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
-        (ids, mask), tokens = pad_sources(sources, bias, multiple), None
-        if ids.device.type == "cpu" and len({*map(len, sources)}) > 1:  # a GPU would have to wait for them
-            tokens = UnpaddedTokens.of((mask.flatten() == 0).nonzero()[:, 0], *ids.shape)
-        encoded = tuple((k.contiguous(), v.contiguous()) for k, v in encode_padded(model, ids, mask, tokens))
-        size = len(ids), layers[0].attention.groups, slots, encoded[0][0].shape[3]
+        bias, layers = model.embeddings.bias, decoder_layers(model)
+        encoded, mask = encode_batch(model, sources, multiple)
+        encoded = tuple((k.contiguous(), v.contiguous()) for k, v in encoded)
+        size = len(mask), layers[0].attention.groups, slots, encoded[0][0].shape[3]
         past = tuple((bias.new_zeros(size), bias.new_zeros(size)) for _ in layers)
-        seen = torch.zeros(len(ids), beams, slots, dtype=torch.bool, device=bias.device)
+        seen = torch.zeros(len(mask), beams, slots, dtype=torch.bool, device=bias.device)
         at = torch.zeros(1, 1, dtype=torch.long, device=bias.device)
+        return TransformerBeams.over(model, BeamKVCache(encoded, mask, past, seen, at), steps)
+
+    @staticmethod
+    def over(model: Transformer, cache: BeamKVCache, steps: int, used: int = 0) -> "TransformerBeams":
+        """With this cache, for so many steps."""
+        bias = model.embeddings.bias
         positions = model.target_positions.table(steps, model.embeddings.table("target").weight).to(bias.dtype)
-        rotates = any(layer.cross.recipe.query_key_positions for layer in layers)
-        cache = BeamKVCache(encoded, mask, past, seen, at)
-        return TransformerBeams(model, cache, positions, topk_of(model), len(bias), rotates)
+        rotates = any(layer.cross.recipe.query_key_positions for layer in decoder_layers(model))
+        return TransformerBeams(model, cache, positions, topk_of(model), len(bias), rotates, used)
 
     @property
     def device(self) -> torch.device:
@@ -172,11 +191,9 @@ class TransformerBeams:
         are added, up to a multiple of `ROWS`."""
         if goes.numel() < FEW_BEAMS:
             return None
-        count = int(goes.sum())
+        order, count = order_beams(goes)
         count += -count % ROWS if goes.numel() >= 8 * ROWS else 0
-        if count * 20 > goes.numel() * 19:
-            return None
-        return goes.flatten().byte().sort(descending=True, stable=True).indices[:count]
+        return None if count * 20 > goes.numel() * 19 else order[:count]
 
     def step(
         self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
@@ -185,10 +202,9 @@ class TransformerBeams:
         if self.used + k > cache.slots and not tokens.is_cuda:  # a GPU's host widens it ahead of the step
             in_use = int(cache.seen.any(1).sum(-1).max())
             self.cache = cache = cache.wider() if in_use + k > cache.slots else cache
-        slots, mask = follow_parents(cache, parents)
-        self.used = cache.slots if mask.is_cuda else int(cache.seen.flatten(0, 1).any(0).nonzero()[-1]) + 1
+        slots, mask, self.used = follow_parents(cache, parents)
         mask = FloatMask(mask[:, None, :, : self.used])
-        rows, at = slots if slots.is_cuda else slot_rows(slots, cache.past[0][0]), cache.at.expand(b, k)
+        rows, at = slots_to_write(slots, cache.past[0][0]), cache.at.expand(b, k)
         own = Context(tokens=None if live is None else UnpaddedTokens.of(live, b, k), captured=tokens.is_cuda)
         across = replace(own, pattern=FloatMask(cache.source_mask), positions=at if self.rotates_across else None)
         model, cells = self.model, [BeamSlots(past, rows, mask, at) for past in cache.past]
@@ -214,17 +230,33 @@ def topk_of(model: Transformer) -> Callable[[Tensor, Tensor, int, Tensor | None]
     return lambda hidden, *rules: topk_logprobs_torch(linear(hidden), *rules)
 
 
+def find_kernels(dtype: torch.dtype, *parts: Tensor) -> CDLL | None:
+    """The kernels in C, if they know such numbers and can read and write these tensors; None stands for torch."""
+    plain = dtype == torch.float32 and all(part.is_cpu and part.is_contiguous() for part in parts)
+    return beam_kernels.beam_kernels() if plain else None
+
+
+def order_beams(goes: Bool[Tensor, "b k"]) -> tuple[Int[Tensor, " n"], int]:
+    """All beams, those that go on before the others, and how many go on."""
+    if (kernels := find_kernels(torch.float32, goes)) is not None:
+        return beam_kernels.order_beams(kernels, goes)
+    return goes.flatten().byte().sort(descending=True, stable=True).indices, int(goes.sum())
+
+
 def follow_parents(
     cache: BeamKVCache, parents: Int[Tensor, "b k"]
-) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k c"]]:
+) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k c"], int]:
     """Each beam sees what its parent saw, and the slot that is given to its new token: the first that nobody sees.
 
-    The slots, and the mask: 0 where a beam sees a slot, -∞ elsewhere.
+    The slots, the mask: 0 where a beam sees a slot, -∞ elsewhere; and how many slots are in use (a GPU: how many there
+    are).
     """
     if parents.is_cuda and cache.seen[0].numel() <= MAX_CELLS:
         from regard.decode.kernels import follow_parents_triton
 
-        return follow_parents_triton(cache.seen, parents, cache.source_mask.dtype)
+        return *follow_parents_triton(cache.seen, parents, cache.source_mask.dtype), cache.slots
+    if (kernels := find_kernels(cache.source_mask.dtype, cache.seen)) is not None:
+        return beam_kernels.follow_parents(kernels, cache.seen, parents)
     _, k, c = cache.seen.shape
     seen = cache.seen.gather(1, parents[:, :, None].expand(-1, -1, c))
     taken = seen.any(1)
@@ -232,7 +264,13 @@ def follow_parents(
     counts = torch.arange(c, 0, -1, device=parents.device).masked_fill(taken, 0)
     slots = counts.topk(k, -1).indices
     cache.seen.copy_(seen.scatter_(2, slots[:, :, None], True))  # noqa: FBT003  (torch's own)
-    return slots, cache.source_mask.new_zeros(()).where(cache.seen, -torch.inf)
+    mask = cache.source_mask.new_zeros(()).where(cache.seen, -torch.inf)
+    return slots, mask, c if mask.is_cuda else int(cache.seen.flatten(0, 1).any(0).nonzero()[-1]) + 1
+
+
+def slots_to_write(slots: Int[Tensor, "b k"], keys: Float[Tensor, "b g c d"]) -> Int[Tensor, "..."]:
+    """The slots as `write_slots` wants them: kernels count through them by themselves."""
+    return slots if slots.is_cuda or find_kernels(keys.dtype, keys) is not None else slot_rows(slots, keys)
 
 
 def slot_rows(slots: Int[Tensor, "b k"], keys: Float[Tensor, "b g c d"]) -> Int[Tensor, " n"]:
@@ -242,12 +280,14 @@ def slot_rows(slots: Int[Tensor, "b k"], keys: Float[Tensor, "b g c d"]) -> Int[
     return (first + slots[:, None]).flatten()
 
 
-def write_slots(slots: Slots, key: Tensor, value: Tensor, rows: Int[Tensor, "..."]) -> None:
-    """Each beam's key and value into its slot, which the Triton kernel counts through by itself."""
+def write_slots(past: Slots, key: Tensor, value: Tensor, slots: Int[Tensor, "..."]) -> None:
+    """Each beam's key and value into its slot."""
     if key.is_cuda:
         from regard.decode.kernels import write_slots_triton
 
-        write_slots_triton(slots, key, value, rows)
+        write_slots_triton(past, key, value, slots)
+    elif slots.dim() == 2 and (kernels := find_kernels(past[0].dtype, past[0])) is not None:
+        beam_kernels.write_slots(kernels, past, key, value, slots)
     else:
-        for store, new in zip(slots, (key, value), strict=True):
-            store.view(-1, new.shape[3]).index_copy_(0, rows, new.reshape(-1, new.shape[3]))
+        for store, new in zip(past, (key, value), strict=True):
+            store.view(-1, new.shape[3]).index_copy_(0, slots, new.reshape(-1, new.shape[3]))

@@ -22,6 +22,7 @@
 #define COLUMNS 64  /* of a tile */
 #define BLOCK 64    /* products that are added up by themselves, so that rounding errors do not grow with k */
 #define SLICE 8     /* tiles whose scores stay in the cache */
+#define AHEAD 64    /* lines of a tile that are fetched before they are multiplied: 16 KB; a core by itself looks less far */
 #define WORK (1L << 20) /* multiplications in float32 that another thread pays for */
 
 /* As many as torch may use, where they pay. */
@@ -81,6 +82,8 @@ ALWAYS void multiply(const int rows, const uint8_t *codes, long stride, const in
         __m512i w[4];
 #pragma GCC unroll 4
         for (int c = 0; c < 4; c++) w[c] = _mm512_load_si512(weight + 64 * c);
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) _mm_prefetch(weight + AHEAD * 4 * COLUMNS + 64 * c, _MM_HINT_T0);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
             int32_t four;
@@ -158,6 +161,8 @@ ALWAYS void float_tile(
             __m512 w[4];
 #pragma GCC unroll 4
             for (int c = 0; c < 4; c++) w[c] = _mm512_load_ps(weight + 16 * c);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) _mm_prefetch(weight + AHEAD * COLUMNS + 16 * c, _MM_HINT_T0);
 #pragma GCC unroll 6
             for (int r = 0; r < rows; r++) {
                 __m512 one = _mm512_set1_ps(x[r * k + i]);

@@ -17,6 +17,7 @@ from regard.attention import Dot, EmbeddingPosition, MultiHeadAttention, NoPosit
 from regard.attention.backends.masked import masked_kernels
 from regard.attention.position import PositionSum
 from regard.decode import beam_decoder, text_generation
+from regard.decode.beam_kernels import beam_kernels
 from regard.decode.cuda_graphs import CapturedSteps
 from regard.decode.quantized_linear import (
     PRECISIONS,
@@ -106,6 +107,7 @@ def copy_model(model: nn.Module, precision: str) -> Any:
 
 
 def swap_linears(model: Any, precision: str) -> Any:
+    beam_kernels()  # are compiled now, and not with the first sentence
     with torch.no_grad():
         crosses, layers = [], model_layers(model)
         for layer in layers:

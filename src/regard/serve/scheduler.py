@@ -364,11 +364,13 @@ class RunningSearches:
     Args:
         ended: hypotheses or an error for every sentence that is done and was not reported.
         sizes: how many sentences each step had since the last report.
+        idle: the search that was over last, whose memory the next one of its kind may use.
     """
 
     def __init__(self, model: Transformer):
         self.model, self.searches = model, dict[Beam, ContinuousBeamSearch]()
         self.deadlines, self.ended, self.sizes = dict[int, float](), dict[int, Any](), list[int]()
+        self.idle: ContinuousBeamSearch | None = None
 
     def add(self, jobs: Iterable[tuple[int, SearchJob, float]]) -> None:
         by_beam = dict[Beam, list[DecodingRequest]]()
@@ -380,7 +382,10 @@ class RunningSearches:
             except ValueError as error:
                 self.fail([index], error)
         for beam, requests in by_beam.items():
-            search = self.searches.get(beam) or ContinuousBeamSearch(self.model, beam)
+            if (search := self.searches.get(beam)) is None:
+                search, self.idle = self.idle, None
+            if search is None or search.beam != beam:
+                search = ContinuousBeamSearch(self.model, beam)
             try:
                 search.add(requests)
                 self.searches[beam] = search
@@ -392,7 +397,7 @@ class RunningSearches:
             if any(one.index in indices for one in search.requests):
                 search.remove(indices)
             if not search.requests:
-                del self.searches[beam]
+                self.idle = self.searches.pop(beam)
         for index in indices:
             self.deadlines.pop(index, None)
 
@@ -412,7 +417,7 @@ class RunningSearches:
             for index in found:
                 del self.deadlines[index]
             if not search.requests:
-                del self.searches[beam]
+                self.idle = self.searches.pop(beam)
 
     def fail(self, indices: Sequence[int], error: Exception) -> None:
         if not isinstance(error, RequestError):  # not all errors can be sent

@@ -157,7 +157,35 @@ class RequestBody:
 
 
 READ_SECONDS = 20.0  # from the start of waiting for a request to its last byte
+MAX_HELD = 2**16  # bytes that wait to be sent with others
 TIMEOUT_RESPONSE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class JoinedWrites:
+    """A transport that sends what is written in one turn of the event loop at once: the head of a response with its
+    body, which would otherwise be two packets, for each of which the system wakes the client up."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
+        self.transport, self.loop, self.held = transport, loop, bytearray()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    def write(self, data: bytes) -> None:
+        if data and not self.held:
+            self.loop.call_soon(self.flush)
+        self.held += data
+        if len(self.held) > MAX_HELD:  # the transport says when a client reads too slowly
+            self.flush()
+
+    def flush(self) -> None:
+        held, self.held = self.held, bytearray()
+        if held:
+            self.transport.write(held)
+
+    def close(self) -> None:
+        self.flush()
+        self.transport.close()
 
 
 class DeadlineProtocol(H11Protocol):
@@ -166,7 +194,7 @@ class DeadlineProtocol(H11Protocol):
     deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self.update_deadline()
 
     def data_received(self, data: bytes) -> None:
