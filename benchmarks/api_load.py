@@ -7,8 +7,9 @@
 
 throughput   one client that waits for each answer, then 64 at once: sentences a second; the command line's answers
 completions  one client of a language model, then 16 at once: the server's CPU time for a token; the model's own texts
-half         requests that arrive at random, half as many as 64 clients get answered: the 99th percentile of the
-             latency, against the median of one client alone and against its 99th percentile
+half         requests that arrive at random, half as many as 64 clients get answered, in turns with one client alone, as
+             a machine's speed drifts: the 99th percentile of the latency, against the median of one alone and against
+             its 99th percentile
 term         64 clients, and kill -TERM: requests on open connections that were not answered
 malformed    10,000 bodies that are no requests: answers above 499
 hang_up      500 clients that close the connection in the middle of a stream: the server's memory before and after
@@ -39,6 +40,7 @@ PARTS = ("throughput", "completions", "half", "term", "malformed", "hang_up")
 CLIENTS, SENTENCES = 64, 400
 WRITERS, PROMPTS, NEW_TOKENS = 16, 40, 50
 ALONE_SECONDS, LOAD_SECONDS, HALF_SECONDS, TERM_SECONDS = 15.0, 120.0, 60.0, 3.0
+TURNS = 6  # of one client alone, and of half the load
 MALFORMED, HANG_UPS = 10_000, 500
 COMMAND = [sys.executable, "-m", "regard"]
 
@@ -156,6 +158,13 @@ class Tally:
     def count(self, status: object) -> None:
         self.statuses[str(status)] = self.statuses.get(str(status), 0) + 1
 
+    def add(self, other: "Tally") -> None:
+        self.seconds += other.seconds
+        for status, count in other.statuses.items():
+            self.statuses[status] = self.statuses.get(status, 0) + count
+        self.differing += other.differing
+        self.lost += other.lost
+
     @property
     def errors(self) -> int:
         return sum(n for status, n in self.statuses.items() if status not in ("200", "429"))
@@ -193,9 +202,9 @@ async def complete_once(client: Client, text: str, expected: str, tally: Tally) 
 
 
 async def closed_loop(
-    port: int, known: dict[str, str], clients: int, seconds: float, ask: Ask = translate_once
+    port: int, known: dict[str, str], clients: int, seconds: float, ask: Ask = translate_once, *, first: int = 0
 ) -> tuple[Tally, float]:
-    """Clients that ask again as soon as they are answered; answers a second."""
+    """Clients that ask again as soon as they are answered, the first with this number; answers a second."""
     tally, texts, end = Tally(), list(known), time.perf_counter() + seconds
 
     async def run(number: int) -> None:
@@ -207,13 +216,14 @@ async def closed_loop(
                     await asyncio.sleep(0.05)
 
     begin = time.perf_counter()
-    await asyncio.gather(*(run(number) for number in range(clients)))
+    await asyncio.gather(*(run(first + number) for number in range(clients)))
     return tally, len(tally.seconds) / (time.perf_counter() - begin)
 
 
-async def open_loop(port: int, known: dict[str, str], rate: float, seconds: float) -> Tally:
+async def open_loop(port: int, known: dict[str, str], rate: float, seconds: float, seed: int) -> Tally:
     """Requests that arrive at random, so many a second, whether others were answered or not."""
-    tally, texts, draw, idle, tasks = Tally(), list(known), random.Random(0), list[Client](), list[asyncio.Task[None]]()
+    tally, texts, draw = Tally(), list(known), random.Random(seed)
+    idle, tasks = list[Client](), list[asyncio.Task[None]]()
 
     async def one(text: str) -> None:
         begin = time.perf_counter()
@@ -372,8 +382,7 @@ def command_line(run: Path, texts: list[str]) -> dict[str, str]:
 # --- the measurements ---
 
 
-def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str, Any], Tally]:
-    """The figures, and the requests of one client alone."""
+def measure_throughput(server: Running, known: dict[str, str]) -> dict[str, Any]:
     begin = server.cpu_seconds()
     alone, one = asyncio.run(closed_loop(server.port, known, 1, ALONE_SECONDS))
     middle = server.cpu_seconds()
@@ -397,7 +406,7 @@ def measure_throughput(server: Running, known: dict[str, str]) -> tuple[dict[str
         "answers": many.statuses,
         "errors": many.errors + alone.errors,
         "differing": many.differing + alone.differing,
-    }, alone
+    }
 
 
 def own_texts(writer: Path, prompts: list[str]) -> dict[str, str]:
@@ -423,17 +432,22 @@ def measure_completions(server: Running, known: dict[str, str]) -> dict[str, Any
     return found
 
 
-def measure_half(port: int, known: dict[str, str], rate: float, alone: Tally) -> dict[str, Any]:
-    half = asyncio.run(open_loop(port, known, rate, HALF_SECONDS))
+def measure_half(port: int, known: dict[str, str], rate: float) -> dict[str, Any]:
+    alone, half = Tally(), Tally()
+    for turn in range(TURNS):
+        alone.add(asyncio.run(closed_loop(port, known, 1, ALONE_SECONDS / TURNS, first=turn))[0])
+        half.add(asyncio.run(open_loop(port, known, rate, HALF_SECONDS / TURNS, turn)))
     return {
         "per_second": rate,
+        "alone_median_ms": 1e3 * alone.quantile(0.5),
+        "alone_p99_ms": 1e3 * alone.quantile(0.99),
         "median_ms": 1e3 * half.quantile(0.5),
         "p99_ms": 1e3 * half.quantile(0.99),
         "median_over_alone": half.quantile(0.5) / alone.quantile(0.5),
         "p99_over_alone": half.quantile(0.99) / alone.quantile(0.5),
         "p99_over_p99_alone": half.quantile(0.99) / alone.quantile(0.99),
-        "errors": half.errors,
-        "differing": half.differing,
+        "errors": half.errors + alone.errors,
+        "differing": half.differing + alone.differing,
     }
 
 
@@ -443,10 +457,10 @@ def measure(translator: Path, writer: Path, parts: list[str], options: tuple[str
     with serving(translator, writer, options=options) as server:
         asyncio.run(closed_loop(server.port, known, CLIENTS, 3.0))  # warm
         if {"throughput", "half"} & {*parts}:
-            found["throughput"], alone = measure_throughput(server, known)
+            found["throughput"] = measure_throughput(server, known)
             print(found["throughput"], flush=True)
             if "half" in parts:
-                found["half"] = measure_half(server.port, known, found["throughput"]["per_second"] / 2, alone)
+                found["half"] = measure_half(server.port, known, found["throughput"]["per_second"] / 2)
                 print(found["half"], flush=True)
         if "completions" in parts:
             found["completions"] = measure_completions(server, own_texts(writer, list(known)[:PROMPTS]))
