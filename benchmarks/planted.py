@@ -1149,7 +1149,6 @@ ERRORS: dict[str, list[tuple[str, str, str, str]]] = {
         ("beam kernels", "truncated before finished ones", "return other->cut;", "return one->cut;"),
         ("beam kernels", "a sentence that is stuck is cut where nothing follows", "last = ended - 1;", "last = ended;"),
         ("beam kernels", "beams follow the parents' candidates", "if (step) rank = front[(step - 1) * kept + parents[at]];", "if (step) rank = parents[at];"),
-        ("beam kernels", "live beams come last", "if ((goes[beam] != 0) == going) order", "if ((goes[beam] != 0) != going) order"),
         ("beam kernels", "values where keys are", "memcpy(values + to, value + from", "memcpy(values + to, key + from"),
     ],
     "decode/linear_kernels.c": [

@@ -143,20 +143,6 @@ def test_candidates_are_selected_as_by_torch(b, beam, more, prune, seed):
         assert_same(one, other)
 
 
-@compiled
-def test_live_beams_come_first_as_by_torch(monkeypatch):
-    goes = torch.tensor([[False, True, True], [False, False, True]])
-    order, count = kv_cache.order_beams(goes)
-    assert (order.tolist(), count) == ([1, 2, 5, 0, 3, 4], 3)
-    several = [torch.rand(4, 5, generator=torch.Generator().manual_seed(seed)) < seed / 4 for seed in range(5)]
-    found = [kv_cache.order_beams(one) for one in several]
-    monkeypatch.setattr(kv_cache, "find_kernels", lambda *_: None)
-    for one, (order, count) in zip(several, found, strict=True):
-        expected, live = kv_cache.order_beams(one)
-        assert torch.equal(order, expected)
-        assert count == live
-
-
 # --- hypotheses ---
 
 
@@ -263,14 +249,15 @@ def test_a_token_without_a_slot_is_a_mistake():
 
 @compiled
 @pytest.mark.parametrize("rotated", [False, True])
-def test_keys_and_values_are_written_as_by_torch(rotated):
+def test_keys_and_values_are_written_as_by_torch(rotated, monkeypatch):
     draw = torch.Generator().manual_seed(0)
     key, value = torch.randn(2, 3, 5, 2, 6, generator=draw).transpose(2, 3)  # b k g d, as projections have it
     key = key.contiguous() if rotated else key
     slots = torch.stack([torch.randperm(11, generator=draw)[:5] for _ in range(3)])
     past, other = torch.zeros(2, 2, 3, 2, 11, 6)
     kv_cache.write_slots((past[0], past[1]), key, value, slots)
-    kv_cache.write_slots((other[0], other[1]), key, value, kv_cache.slot_rows(slots, other[0]))
+    monkeypatch.setattr(kv_cache, "find_kernels", lambda *_: None)
+    kv_cache.write_slots((other[0], other[1]), key, value, slots)
     assert torch.equal(past, other)
 
 
@@ -307,6 +294,6 @@ def test_without_a_compiler_torch_searches():
     slots, _, used = kv_cache.follow_parents(
         cache_of(torch.zeros(1, 2, 4, dtype=torch.bool)), torch.zeros(1, 2, dtype=torch.long)
     )
-    kv_cache.write_slots((keys, values), key, key, kv_cache.slots_to_write(slots, keys))
+    kv_cache.write_slots((keys, values), key, key, slots)
     assert keys.tolist() == values.tolist() == [[[[1] * 3, [1] * 3, [0] * 3, [0] * 3]]]
     assert used == 2

@@ -102,17 +102,6 @@ int select_candidates(
     return 1;
 }
 
-/* All beams in order, those that go on before the others. Returns how many go on. */
-long order_beams(const uint8_t *goes, long beams, int64_t *order) {
-    long count = 0, live = 0;
-    for (int going = 1; going >= 0; going--) {
-        for (long beam = 0; beam < beams; beam++)
-            if ((goes[beam] != 0) == going) order[count++] = beam;
-        live = going ? count : live;
-    }
-    return live;
-}
-
 /* --- slots of the KV cache --- */
 
 /* The slots of the beams' new tokens, and the mask: 0 where a beam sees a slot of c, -∞ elsewhere. Returns how many slots

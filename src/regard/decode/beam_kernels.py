@@ -31,14 +31,12 @@ ARGUMENTS = {
         ctypes.c_int,
     ],
     "backtrack": [*4 * [POINTER], *2 * [NUMBER], *2 * [POINTER], *5 * [NUMBER], WIDE, *6 * [POINTER]],
-    "order_beams": [POINTER, NUMBER, POINTER],
     "follow_parents": [*4 * [POINTER], *3 * [NUMBER]],
     "write_slots": [*5 * [POINTER], *8 * [NUMBER]],
 }
 RESULTS = {
     "select_candidates": ctypes.c_int,
     "backtrack": ctypes.c_int,
-    "order_beams": NUMBER,
     "follow_parents": NUMBER,
 }
 
@@ -75,12 +73,6 @@ def select_candidates(
         beams.best_finished.shape[1], beams.eos, PAD, beams.prune,
     )  # fmt: skip
     assert recorded, f"a history of {len(history.tokens)} steps has no room for step {step.max()}"
-
-
-def order_beams(kernels: ctypes.CDLL, goes: Bool[Tensor, "b k"]) -> tuple[Int[Tensor, " n"], int]:
-    """As `kv_cache.order_beams`."""
-    order = torch.empty(goes.numel(), dtype=torch.long)
-    return order, kernels.order_beams(goes.data_ptr(), len(order), order.data_ptr())
 
 
 def backtrack(kernels: ctypes.CDLL, beams: "BeamState", rows: Sequence[int], steps: int) -> list[list[Hypothesis]]:

@@ -69,13 +69,13 @@ class BeamSlots(LayerCache):
     """One layer's slots at one step: every beam's key and value are written to a slot of its own.
 
     Args:
-        rows: the slots that are written, as `slots_to_write` gives them.
+        written: the slot of every beam's token.
         mask: the slots that each beam sees.
         positions: where the tokens stand. Keys are kept rotated.
     """
 
     slots: Slots
-    rows: Int[Tensor, "..."]
+    written: Int[Tensor, "b k"]
     mask: FloatMask
     positions: Int[Tensor, "b k"]
 
@@ -85,7 +85,7 @@ class BeamSlots(LayerCache):
 
     def attend(self, layer, q, k, v, recipe):
         q, k, recipe = rotate_once(q, k, recipe, self.positions)
-        write_slots(self.slots, k, v, self.rows)
+        write_slots(self.slots, k, v, self.written)
         (keys, values), used = self.slots, self.mask.mask.shape[3]
         keys, values = keys.narrow(2, 0, used), values.narrow(2, 0, used)
         return layer.core(q, keys, values, with_pattern(recipe, self.mask), backend=layer.backend)
@@ -191,9 +191,11 @@ class TransformerBeams:
         are added, up to a multiple of `ROWS`."""
         if goes.numel() < FEW_BEAMS:
             return None
-        order, count = order_beams(goes)
+        count = int(goes.sum())
         count += -count % ROWS if goes.numel() >= 8 * ROWS else 0
-        return None if count * 20 > goes.numel() * 19 else order[:count]
+        if count * 20 > goes.numel() * 19:
+            return None
+        return goes.flatten().byte().sort(descending=True, stable=True).indices[:count]
 
     def step(
         self, tokens: Int[Tensor, "b k"], parents: Int[Tensor, "b k"], live: Int[Tensor, " n"] | None = None
@@ -204,10 +206,10 @@ class TransformerBeams:
             self.cache = cache = cache.wider() if in_use + k > cache.slots else cache
         slots, mask, self.used = follow_parents(cache, parents)
         mask = FloatMask(mask[:, None, :, : self.used])
-        rows, at = slots_to_write(slots, cache.past[0][0]), cache.at.expand(b, k)
+        at = cache.at.expand(b, k)
         own = Context(tokens=None if live is None else UnpaddedTokens.of(live, b, k), captured=tokens.is_cuda)
         across = replace(own, pattern=FloatMask(cache.source_mask), positions=at if self.rotates_across else None)
-        model, cells = self.model, [BeamSlots(past, rows, mask, at) for past in cache.past]
+        model, cells = self.model, [BeamSlots(past, slots, mask, at) for past in cache.past]
         x = model.embeddings.embed_target(own.unpad(tokens)) + self.embedding_positions[own.unpad(at)]
         x = transformer_layers.decode_layers(model.decoder, model.decoder_norm, x, cache.sources, own, across, cells)
         cache.at.add_(1)
@@ -236,13 +238,6 @@ def find_kernels(dtype: torch.dtype, *parts: Tensor) -> CDLL | None:
     return beam_kernels.beam_kernels() if plain else None
 
 
-def order_beams(goes: Bool[Tensor, "b k"]) -> tuple[Int[Tensor, " n"], int]:
-    """All beams, those that go on before the others, and how many go on."""
-    if (kernels := find_kernels(torch.float32, goes)) is not None:
-        return beam_kernels.order_beams(kernels, goes)
-    return goes.flatten().byte().sort(descending=True, stable=True).indices, int(goes.sum())
-
-
 def follow_parents(
     cache: BeamKVCache, parents: Int[Tensor, "b k"]
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k c"], int]:
@@ -268,26 +263,16 @@ def follow_parents(
     return slots, mask, c if mask.is_cuda else int(cache.seen.flatten(0, 1).any(0).nonzero()[-1]) + 1
 
 
-def slots_to_write(slots: Int[Tensor, "b k"], keys: Float[Tensor, "b g c d"]) -> Int[Tensor, "..."]:
-    """The slots as `write_slots` wants them: kernels count through them by themselves."""
-    return slots if slots.is_cuda or find_kernels(keys.dtype, keys) is not None else slot_rows(slots, keys)
-
-
-def slot_rows(slots: Int[Tensor, "b k"], keys: Float[Tensor, "b g c d"]) -> Int[Tensor, " n"]:
-    """Where the slots of every sentence and head are, if all are counted through: whole rows are written fastest."""
-    b, g, c, _ = keys.shape
-    first = torch.arange(0, b * g * c, c, device=slots.device).view(b, g, 1)
-    return (first + slots[:, None]).flatten()
-
-
-def write_slots(past: Slots, key: Tensor, value: Tensor, slots: Int[Tensor, "..."]) -> None:
+def write_slots(past: Slots, key: Tensor, value: Tensor, slots: Int[Tensor, "b k"]) -> None:
     """Each beam's key and value into its slot."""
     if key.is_cuda:
         from regard.decode.kernels import write_slots_triton
 
         write_slots_triton(past, key, value, slots)
-    elif slots.dim() == 2 and (kernels := find_kernels(past[0].dtype, past[0])) is not None:
+    elif (kernels := find_kernels(past[0].dtype, past[0])) is not None:
         beam_kernels.write_slots(kernels, past, key, value, slots)
-    else:
+    else:  # the slots of all heads of all sentences are counted through: whole rows are written fastest
+        b, g, c, d = past[0].shape
+        rows = (torch.arange(0, b * g * c, c).view(b, g, 1) + slots[:, None]).flatten()
         for store, new in zip(past, (key, value), strict=True):
-            store.view(-1, new.shape[3]).index_copy_(0, slots, new.reshape(-1, new.shape[3]))
+            store.view(-1, d).index_copy_(0, rows, new.reshape(-1, d))

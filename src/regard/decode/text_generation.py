@@ -40,7 +40,7 @@ from regard.data.tokenizers.pretrained import PretrainedTokenizer
 from regard.decode.beam import Beam, BeamSearch
 from regard.decode.beam_decoder import AllowedNext, ModelBeams, move_rows, rows_that_stay
 from regard.decode.cuda_graphs import get_or_capture, next_power
-from regard.decode.kv_cache import BeamSlots, Slots, rotate_once, slots_to_write
+from regard.decode.kv_cache import BeamSlots, Slots, rotate_once
 from regard.decode.quantized_linear import OutputLinear
 from regard.decode.search import NOT_FINITE, Constraints, DecodingRequest, Ids, LengthLimit, token_index
 from regard.decode.stepwise import Greedy, PartialHypothesis, Sampling, StepwiseSearch, mask_disallowed
@@ -378,8 +378,7 @@ class SlotDecoder(TextDecoder):
             pattern, own, slots = layer.attention.recipe.pattern, (k[:rows], v[:rows]), k.shape[2]
             if (pattern, slots) not in masks:
                 at = (newest % slots)[:, None]
-                visible = self.mask(pattern, newest, slots, min(slots, used))
-                masks[pattern, slots] = visible, slots_to_write(at, own[0])
+                masks[pattern, slots] = self.mask(pattern, newest, slots, min(slots, used)), at
             mask, written = masks[pattern, slots]
             cells.append(BeamSlots(own, written, mask, newest[:, None]))
         x = self.model.embed(self.tokens[:rows, None]) + self.table[newest[:, None]]
