@@ -2,6 +2,7 @@
 
 python benchmarks/mutants.py                 every mutant; writes benchmarks/results/mutants.json and docs/mutants.md
 python benchmarks/mutants.py --again         those that the recorded run lacks, or that no test noticed in it
+python benchmarks/mutants.py --again --minutes 25   the same, until the time is over; the next one goes on
 python benchmarks/mutants.py Window training/   the mutants of this part, and of the files below this; writes nothing
 """
 
@@ -240,10 +241,10 @@ class Outcome:
 
 
 def main(parts: Sequence[str]) -> int:
-    noticed, more = recorded_rows() if parts == ["--again"] else ({}, {})
-    parts = [] if parts == ["--again"] else parts
-    mutants = [mutant for mutant in chosen(parts) if mutant not in noticed]
     console, began = Console(), time.perf_counter()
+    parts, again, seconds = read_options(parts)
+    noticed, more = recorded_rows() if again else ({}, {})
+    mutants = [mutant for mutant in chosen(parts) if mutant not in noticed]
     get_context("forkserver").set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
         original = Path(temporary) / "original"
@@ -251,14 +252,16 @@ def main(parts: Sequence[str]) -> int:
         for mutant in mutants:
             mutated(mutant, original)  # stops at once where the code has moved on
         with console.status("first the tests as they are, without an error"):
-            seconds = refuse_red(mutants, original)
-        console.print(f"without an error all tests pass ({seconds:.0f} s); now {len(mutants)} errors, one by one")
-        outcomes = dict(trials(mutants, original, Path(temporary), console))
-    tried = {mutant: {**asdict(mutant), **asdict(outcomes[mutant])} for mutant in mutants}
-    rows = [(noticed | tried)[mutant] for mutant in chosen(parts)]
+            green = refuse_red(mutants, original)
+        console.print(f"without an error all tests pass ({green:.0f} s); now {len(mutants)} errors, one by one")
+        outcomes = dict(trials(mutants, original, Path(temporary), console, began + seconds))
+    known = noticed | {mutant: {**asdict(mutant), **asdict(outcome)} for mutant, outcome in outcomes.items()}
+    rows = [known[mutant] for mutant in chosen(parts) if mutant in known]
     survivors = [row for row in rows if not row["noticed_by"]]
     Console(width=150).print(table(rows))
     console.print(f"{len(rows) - len(survivors)} of {len(rows)} errors were noticed")
+    if missing := len(chosen(parts)) - len(rows):
+        console.print(f"{missing} were not tried in this time; try them with --again")
     if not parts:
         from machine import write  # which loads our own code, as no process that tests a copy of it may
 
@@ -267,6 +270,16 @@ def main(parts: Sequence[str]) -> int:
         print(write("mutants", command, rows, **more))
         (ROOT / "docs" / "mutants.md").write_text(page(rows))
     return 1 if survivors else 0
+
+
+def read_options(words: Sequence[str]) -> tuple[list[str], bool, float]:
+    """The parts, whether what is recorded goes on, and for how many seconds at most."""
+    words, seconds = list(words), float("inf")
+    if "--minutes" in words:
+        at = words.index("--minutes")
+        seconds = 60 * float(words[at + 1])
+        del words[at : at + 2]
+    return [word for word in words if word != "--again"], "--again" in words, seconds
 
 
 def recorded_rows() -> tuple[dict[Mutant, dict], dict]:
@@ -383,8 +396,9 @@ def run_tests(folder: Path, tests: list[str]) -> None:
 
 
 def trials(
-    mutants: Sequence[Mutant], original: Path, folder: Path, console: Console
+    mutants: Sequence[Mutant], original: Path, folder: Path, console: Console, end: float
 ) -> Iterator[tuple[Mutant, Outcome]]:
+    """The outcomes, until the time is over."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     clocks = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     pool = ThreadPoolExecutor(WORKERS)
@@ -398,6 +412,8 @@ def trials(
                     progress.console.print(f"[red]nobody noticed[/] {mutant.part}: {mutant.wrong}")
                 progress.update(task, advance=1, description=mutant.part)
                 yield mutant, outcome
+                if time.perf_counter() > end:
+                    return
     finally:
         pool.shutdown(cancel_futures=True)
 
