@@ -438,6 +438,8 @@ def page(rows: list[dict]) -> str:
         "Each error below was planted alone into a copy of the code, and the tests of its package were run until one",
         f"failed, the cheap ones first. {sum(noticed.values())} of {len(rows)} errors were noticed: {by_file}.",
     ]
+    if missing := len(MUTANTS) - len(rows):
+        lines += ["", f"{missing} more errors are listed and were not tried in this run."]
     for package, within in groupby(rows, lambda row: row["file"].split("/")[0]):
         heads = "part", "error planted", "first test that noticed it"
         lines += ["", f"## {package}", "", f"| {' | '.join(heads)} |", "| --- | --- | --- |"]
